@@ -28,6 +28,7 @@ NAMES = frozenset(
         "apply.between_modes",  # the mirror staged, a derived table not
         "publish.before_swap",  # next metadata files written, pointers not moved
         "publish.between_tables",  # Glue, Hive Metastore: one table's pointer moved, the next not
+        "publish.mid_views",  # not SQL: the tables are published, some of their pinned views are moved
         "publish.between_views",  # REST: the tables are published, their pinned views are not all moved
         "publish.after_swap",  # pointers moved, slot not confirmed
         "init.slot_made",  # the slot is created and recorded; nothing copied

@@ -69,6 +69,7 @@ class PullReport(Report):
     ``resumed``: tables that had been set aside and are followed again; ``set_aside``: those that are not
     followed now, each with its reason.
     ``oldest_commit``: when the first of its transactions was committed (ISO 8601); None without any.
+    ``warnings``: derived tables that somebody dropped, or that cannot be begun.
     """
 
     batch: str | None
@@ -83,6 +84,7 @@ class PullReport(Report):
     resumed: list[str] = field(default_factory=list)
     set_aside: dict[str, str] = field(default_factory=dict)
     oldest_commit: str | None = None
+    warnings: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -103,13 +105,17 @@ class ApplyReport(Report):
 
 @dataclass(frozen=True)
 class PublishReport(Report):
-    """A consistency point: all tables at one LSN since this moment."""
+    """A consistency point: all tables at one LSN since this moment.
+
+    ``warnings``: derived tables that were dropped after they were staged, and are not in it.
+    """
 
     batch: str
     lsn: str
     already_published: bool
     tables: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
+    warnings: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -141,7 +147,7 @@ class SyncReport(Report):
 
     ``conflicts``: per table, what its changes met that the source did not have.
     ``joining``, ``resumed``, ``set_aside``: as `PullReport` has them.
-    ``warnings``: what the pipeline file asks for and a sync does not do.
+    ``warnings``: what the pipeline file asks for and a sync does not do; derived tables that were dropped.
     ``compacted``: tables whose small files were packed after the batches.
     ``lag_seconds``: the longest time from a commit of these batches until it was queryable, by the clocks of
     the source and of this machine; None without transactions.

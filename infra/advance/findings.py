@@ -27,6 +27,7 @@ from slotlake.decoder.slots.slot import check_slot, inspect_slot
 from slotlake.decoder.stream.overlap import contradiction
 from slotlake.infra.process_lock import is_process_alive, release_process_lock, take_process_lock
 from slotlake.infra.reports import Report
+from slotlake.infra.selection.derived_gone import note_dropped
 from slotlake.infra.source import standing_puller
 from slotlake.infra.source.fingerprints import CatalogFingerprint, fingerprints_at
 from slotlake.infra.state_file import StateFile
@@ -127,8 +128,10 @@ def require_whole(
     from slotlake.spark.maintenance.integrity import MISSING, WRITTEN, find_damage
 
     for damage in find_damage(pipeline.lake, pipeline.name, as_written=not at_snapshot, only=only):
-        if damage.kind == MISSING:
-            continue  # the next sync copies it again
+        if damage.kind == MISSING:  # the next sync copies it again
+            if damage.is_derived:
+                note_dropped(pipeline, [damage.table])
+            continue
         if damage.kind == WRITTEN and damage.position is None and (at_snapshot or not damage.is_derived):
             continue
         raise LakeError(damage.what, where=f"table {damage.table}, {pipeline.lake.place}", way_out=WAY_OUT)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -22,11 +22,12 @@ from slotlake.infra.advance.findings import require_whole
 from slotlake.infra.config.conflicts import on_conflict
 from slotlake.infra.journal import batches as journal
 from slotlake.infra.reports import ApplyReport, ConfirmReport, PublishReport, PullReport
-from slotlake.infra.selection.aside import pass_over, reasons, retry_without_troubled
+from slotlake.infra.selection import derived_gone
+from slotlake.infra.selection.aside import pass_over, reasons, retry_without_troubled, stops_all
 from slotlake.infra.selection.types import on_lossy
 from slotlake.infra.source import standing_puller
 from slotlake.infra.state_file import StateFile
-from slotlake.spark.names import LakeName, parse_postgres_name
+from slotlake.spark.names import LakeName, parse_postgres_name, postgres_name
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
@@ -47,6 +48,7 @@ class Totals:
         conflicts: source table → kind of conflict → how many.
         seconds: step → seconds.
         lag_seconds: the longest time from a commit until it was queryable; None without transactions.
+        warnings: what its publications met.
     """
 
     last: PullReport | None = None
@@ -56,6 +58,7 @@ class Totals:
     conflicts: dict[str, dict[str, int]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     lag_seconds: float | None = None
+    warnings: list[str] = field(default_factory=list)
 
     @contextmanager
     def timed(self, step: str) -> Iterator[None]:
@@ -106,7 +109,7 @@ def apply_and_publish(
             totals.applied(apply_named(pipeline, pulled.batch, judged=True))
         with totals.timed("publish"):
             progress("publish", 0)
-            publish_named(pipeline, pulled.batch)
+            totals.warnings += publish_named(pipeline, pulled.batch).warnings
         totals.published(pulled)
     with totals.timed("confirm"):
         confirm_position(pipeline)
@@ -145,6 +148,7 @@ def apply_named(pipeline: OpenPipeline, name: str, *, judged: bool = False) -> A
         require_whole(pipeline, only=touched)
     applied = retry_without_troubled(pipeline, lambda: _staged(pipeline, batch))
     _note_staged(pipeline, batch, applied)
+    _note_gone_before(pipeline, applied)
     conflicts = {
         table.source_table: table.conflicts.counts for table in applied.tables.values() if table.conflicts
     }
@@ -190,7 +194,7 @@ def publish_named(pipeline: OpenPipeline, name: str) -> PublishReport:
     """Publish a staged batch."""
     started = time.monotonic()
     batch = batch_named(pipeline, name)
-    published = retry_without_troubled(pipeline, lambda: _published(pipeline, batch))
+    published, warnings = retry_without_troubled(pipeline, lambda: _published(pipeline, batch))
     if not published.already:
         journal.note_published(pipeline.file.state_dir, batch, time.monotonic() - started)
     return PublishReport(
@@ -199,16 +203,27 @@ def publish_named(pipeline: OpenPipeline, name: str) -> PublishReport:
         already_published=published.already,
         tables=dict(published.snapshots),
         seconds=time.monotonic() - started,
+        warnings=warnings,
     )
 
 
-def _published(pipeline: OpenPipeline, batch: Batch) -> Published:
+def _published(pipeline: OpenPipeline, batch: Batch) -> tuple[Published, list[str]]:
+    """Publish a batch; return what to warn of, too: derived tables without which it was done."""
     from slotlake.spark.publish import sidecar
-    from slotlake.spark.publish.publication import publish_batch
+    from slotlake.spark.publish.publication import DerivedGoneError, publish_batch
 
     pass_over(pipeline, batch)  # a table may have been set aside since it was applied
-    staged = _tables_staged(pipeline, batch)
-    return publish_batch(pipeline.lake, batch, pipeline.name, sidecar.read(batch), staged)
+    staged, contents = _tables_staged(pipeline, batch), sidecar.read(batch)
+    try:
+        return publish_batch(pipeline.lake, batch, pipeline.name, contents, staged), []
+    except DerivedGoneError as error:
+        if any(stops_all(pipeline, staged[name]) for name in error.gone):
+            raise
+        gone = error.gone
+    derived_gone.note_dropped(pipeline, gone)  # before it is published: that takes them out of `commits`
+    remaining = {name: source for name, source in staged.items() if name not in gone}
+    published = publish_batch(pipeline.lake, batch, pipeline.name, contents, remaining)
+    return published, [str(alarm) for alarm in derived_gone.gone_alarms(pipeline)]
 
 
 def _staged_note(pipeline: OpenPipeline) -> StateFile:
@@ -218,12 +233,37 @@ def _staged_note(pipeline: OpenPipeline) -> StateFile:
 def _note_staged(pipeline: OpenPipeline, batch: Batch, applied: Applied) -> None:
     """Note which tables the lake had when the batch was applied; if that fails, only the note is lost."""
     tables = {table: each.source_table for table, each in applied.tables.items()}
+    derived = _names(name for each in applied.tables.values() for name in each.derived)
+    asked = derived_gone.asked_for(pipeline, derived)
+    tables |= {str(name): postgres_name(*source) for name, source in asked.items()}
     with suppress(OSError):
         _staged_note(pipeline).write({"batch": batch.name, "digest": batch.digest, "tables": tables})
 
 
+def _names(tables: Iterable[str]) -> list[LakeName]:
+    return [LakeName.parse(table) for table in tables]
+
+
+def _note_gone_before(pipeline: OpenPipeline, applied: Applied) -> None:
+    """Note derived tables that the newest point has, and that were gone when the batch was applied."""
+    from slotlake.spark.catalog.base import load_one
+    from slotlake.spark.catalog.open import open_catalog
+    from slotlake.spark.publish.commits import commits_name, pins_of
+    from slotlake.spark.publish.derived_tables import SUFFIXES
+
+    possible = _names(table + suffix for table in applied.tables for suffix in SUFFIXES.values())
+    present = {name for each in applied.tables.values() for name in _names(each.derived)}
+    if absent := derived_gone.asked_for(pipeline, set(possible) - present):
+        with open_catalog(pipeline.lake) as catalog:
+            pins = pins_of(load_one(catalog, commits_name(pipeline.lake.namespace)), as_written=True)
+        derived_gone.note_dropped(pipeline, absent.keys() & pins.keys())
+
+
 def _tables_staged(pipeline: OpenPipeline, batch: Batch) -> dict[LakeName, tuple[str, str]]:
-    """The mirrors that this machine has staged for a batch; none if another one applied it."""
+    """The mirrors, and the derived tables that the pipeline file asks for, that were staged for a batch.
+
+    None if another machine applied it, whose note is not seen here.
+    """
     note = _staged_note(pipeline).mapping()
     if (note.get("batch"), note.get("digest")) != (batch.name, batch.digest):
         return {}

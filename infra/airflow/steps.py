@@ -19,7 +19,7 @@ from slotlake.infra.cli.run import stopped_by_signals
 from slotlake.infra.cli.texts.run import batch_lines, run_line
 from slotlake.infra.health.look import look
 from slotlake.infra.pipeline import Pipeline
-from slotlake.infra.reports import ApplyReport, ConfirmReport, PullReport, SyncReport
+from slotlake.infra.reports import ApplyReport, ConfirmReport, PublishReport, PullReport, SyncReport
 from slotlake.infra.source.bell import Bell
 from slotlake.infra.state_file import StateFile
 
@@ -76,7 +76,7 @@ def apply(pipeline_file: str, batch: str) -> dict[str, Any]:
 def publish(pipeline_file: str, batch: str) -> dict[str, Any]:
     """Publish the staged batch in all tables with one catalog transaction."""
     with Pipeline.open(pipeline_file) as pipeline:
-        return pipeline.publish(batch).as_dict()
+        return _logged_report(pipeline.publish(batch))
 
 
 def confirm(pipeline_file: str, batch: str | None = None) -> dict[str, Any]:
@@ -170,8 +170,10 @@ def _with_failures_logged(report: ConfirmReport) -> dict[str, Any]:
     return report.as_dict()
 
 
-def _logged_report(report: PullReport | ApplyReport) -> dict[str, Any]:
-    """Return a report as JSON; log the tables that are set aside, because the task itself succeeds."""
-    for table, reason in report.set_aside.items():
+def _logged_report(report: PullReport | ApplyReport | PublishReport) -> dict[str, Any]:
+    """Return a report as JSON; log what is not followed now, because the task itself succeeds."""
+    for table, reason in () if isinstance(report, PublishReport) else report.set_aside.items():
         _log.warning("table %s is set aside: %s", table, reason)
+    for warning in () if isinstance(report, ApplyReport) else report.warnings:
+        _log.warning("%s", warning)
     return report.as_dict()

@@ -25,6 +25,7 @@ class RunTotals:
         self._batches = self._transactions = self._changes = 0
         self._lags: deque[float] = deque(maxlen=_LAGS_MAX)
         self._set_aside: dict[str, str] = {}
+        self._warnings: list[str] = []
 
     @property
     def seconds(self) -> float:
@@ -33,8 +34,8 @@ class RunTotals:
 
     def count(self, report: SyncReport) -> bool:
         """Count a micro-batch; return whether it brought something that is worth a line."""
-        news = report.set_aside != self._set_aside
-        self._set_aside = dict(report.set_aside)
+        news = (report.set_aside, report.warnings) != (self._set_aside, self._warnings)
+        self._set_aside, self._warnings = dict(report.set_aside), [*report.warnings]
         if report.lag_seconds is not None:
             self._lags.append(report.lag_seconds)
         if report.transactions:

@@ -149,6 +149,7 @@ def _planned(pipeline: OpenPipeline, diagnosis: Diagnosis, progress: Progressing
             )
         return [each.repair for each in comparisons]
     names = {name for each in diagnosis.findings if each.repair == "copy" for name in each.tables}
+    names -= {str(each.table) for each in diagnosis.damages if each.is_derived}  # made from their mirrors
     return [TableRepair(name, WHOLE, why="copied again in place") for name in sorted(names)]
 
 
@@ -269,7 +270,7 @@ def _carry_out(pipeline: OpenPipeline, diagnosis: Diagnosis, progress: Progressi
     broken = unreadable(diagnosis.damages) - set(derived)
     tables = _copy_or_compare(pipeline, diagnosis, broken, progress)
     if derived:
-        begin_modes(pipeline, progress)
+        begin_modes(pipeline, progress, all_or_none=True)
     return tables
 
 

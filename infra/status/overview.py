@@ -19,6 +19,7 @@ from slotlake.infra.advance.findings import quick_findings
 from slotlake.infra.config.private_files import with_private_files
 from slotlake.infra.copy.unfinished import unfinished
 from slotlake.infra.reports import Alarm, StatusReport, TableStatus, Watched
+from slotlake.infra.selection.derived_gone import gone_alarms
 from slotlake.infra.selection.pending import pending_warnings
 from slotlake.infra.selection.readers import reader_warnings
 from slotlake.infra.source import standing_puller
@@ -189,7 +190,8 @@ def _alarms(pipeline: OpenPipeline, lake: _LakeSide, source: _SourceSide, state:
     if source.slot is not None and (source.slot.confirmed_flush_lsn or 0) > lake.position:
         what = "the slot is confirmed beyond the lake's position"
         alarms.append(Alarm("slot ahead", what, "slotlake recover"))
-    return [*alarms, *source.watched.alarms, *set_aside_alarms(lake.point, source.published)]
+    alarms += [*source.watched.alarms, *set_aside_alarms(lake.point, source.published)]
+    return [*alarms, *gone_alarms(pipeline)]
 
 
 def _warnings(

@@ -22,6 +22,7 @@ from slotlake.infra.journal.events import note_copies
 from slotlake.infra.reports import PullReport, SyncReport, TableCompacted
 from slotlake.infra.selection import known_tables
 from slotlake.infra.selection.aside import retry_without_troubled, tables_aside
+from slotlake.infra.selection.derived_gone import gone_warnings
 from slotlake.infra.selection.pending import noted_pending
 from slotlake.infra.selection.readers import reader_warnings
 from slotlake.infra.selection.tables import refuse_changed
@@ -42,7 +43,7 @@ def pull_next(pipeline: OpenPipeline, progress: Progressing) -> PullReport:
     """Return the batch from the lake's position up to the source's of now; pulled, or found on disk."""
     aside = tables_aside(pipeline).keys()
     report = retry_without_troubled(pipeline, lambda: _pull_next(pipeline, aside, progress))
-    return replace(report, set_aside=reasons(pipeline))
+    return replace(report, set_aside=reasons(pipeline), warnings=gone_warnings(pipeline))
 
 
 def _pull_next(pipeline: OpenPipeline, aside: Collection[Name], progress: Progressing) -> PullReport:
@@ -106,6 +107,11 @@ def _pull_and_bring_in(pipeline: OpenPipeline, totals: Totals, progress: Progres
     return pulled
 
 
+def _warnings(pipeline: OpenPipeline, totals: Totals, pulls: Sequence[PullReport]) -> list[str]:
+    met = [*(warning for pulled in pulls for warning in pulled.warnings), *totals.warnings]
+    return list(dict.fromkeys([*met, *noted_pending(pipeline), *reader_warnings(pipeline.file)]))
+
+
 def _report(
     pipeline: OpenPipeline,
     totals: Totals,
@@ -128,7 +134,7 @@ def _report(
         joining=pulls[-1].joining,
         resumed=[table for pulled in pulls for table in pulled.resumed],
         set_aside=reasons(pipeline),
-        warnings=[*noted_pending(pipeline), *reader_warnings(pipeline.file)],
+        warnings=_warnings(pipeline, totals, pulls),
         compacted=compacted,
         lag_seconds=totals.lag_seconds,
     )

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from slotlake.infra.config.modes import derived_modes
-from slotlake.infra.selection.aside import tables_aside
+from slotlake.infra.selection import derived_gone
+from slotlake.infra.selection.aside import stops_all, tables_aside
 from slotlake.spark.names import COMMITS, LakeName, belongs, parse_postgres_name, source_table
 
 if TYPE_CHECKING:
@@ -20,8 +21,15 @@ if TYPE_CHECKING:
     from slotlake.spark.read.point import ReadPoint
 
 
-def begin_modes(pipeline: OpenPipeline, progress: Progressing) -> list[str]:
+def begin_modes(pipeline: OpenPipeline, progress: Progressing, *, all_or_none: bool = False) -> list[str]:
     """Begin derived tables that the file asks for and the lake lacks, at the lake's position.
+
+    One in whose directory there are files is noted (`infra.selection.derived_gone`), and the others begin.
+
+    Args:
+        pipeline: a pipeline whose lake has its tables.
+        progress: called with the number of tables.
+        all_or_none: fail if one cannot begin; ``on_trouble: stop`` of its mirror says so, too.
 
     Returns:
         The lake tables that were made.
@@ -46,7 +54,32 @@ def begin_modes(pipeline: OpenPipeline, progress: Progressing) -> list[str]:
         missing = [mode for mode in modes if mode not in present_modes]
         if missing and table not in aside:
             lacking[table] = missing
+    derived_gone.forget(pipeline, names)
+    if not all_or_none:
+        lacking = _without_files_in_the_way(pipeline, lacking)
     return _begin(pipeline, lacking, progress) if lacking else []
+
+
+def _without_files_in_the_way(pipeline: OpenPipeline, lacking: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Leave out the derived tables in whose directories there are files, and note them."""
+    from slotlake.spark.names import derived_table_name, lake_table
+    from slotlake.spark.publish.derived_tables import SUFFIXES
+    from slotlake.spark.publish.place import has_files_of_others, table_directory
+
+    lake, in_the_way, free = pipeline.lake, {}, {}
+    for table, modes in lacking.items():
+        mirror = lake_table(lake.namespace, *parse_postgres_name(table))
+        for mode in modes:
+            name = derived_table_name(mirror, SUFFIXES[mode])
+            directory = table_directory(lake, name)
+            if has_files_of_others(directory, pipeline.name):
+                in_the_way[name] = str(directory)
+        stops = stops_all(pipeline, parse_postgres_name(table))
+        rest = [m for m in modes if stops or derived_table_name(mirror, SUFFIXES[m]) not in in_the_way]
+        if rest:
+            free[table] = rest
+    derived_gone.note_in_the_way(pipeline, in_the_way)
+    return free
 
 
 def _mirrors(namespace: str, names: Iterable[LakeName]) -> list[tuple[str, str]]:
@@ -70,6 +103,7 @@ def _begin(pipeline: OpenPipeline, lacking: dict[str, list[str]], progress: Prog
     point = copy_point(pipeline, pipeline.position(), "copy", 0, "modes")
     with InitialCopy.begin(pipeline.session, pipeline.lake, pipeline.name, [], lacking) as copy:
         published = copy.publish(point)
+    derived_gone.note_begun(pipeline, published.snapshots)
     return sorted(published.snapshots)
 
 

@@ -9,7 +9,7 @@ Small tables are taken several at a time, large ones one after the other (spark/
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyspark.sql import SparkSession
@@ -20,7 +20,7 @@ from slotlake.spark import exchange
 from slotlake.spark.apply import together as apply_together
 from slotlake.spark.apply.changes import InOnePiece, TableChanges, table_changes
 from slotlake.spark.apply.together import Job
-from slotlake.spark.catalog.base import load_all
+from slotlake.spark.catalog.base import load_all, load_one
 from slotlake.spark.catalog.open import Catalog, open_catalog
 from slotlake.spark.copy.replace import stage_copy
 from slotlake.spark.fold.conflicts import Choices, Conflicts, OnConflict
@@ -32,7 +32,7 @@ from slotlake.spark.merge.run import Staged, Work, stage, stage_shape
 from slotlake.spark.merge.schema_changes import Constant, constants
 from slotlake.spark.merge.slices import stage_slices
 from slotlake.spark.names import LakeName, postgres_name
-from slotlake.spark.publish.commits import Point
+from slotlake.spark.publish.commits import Point, commits_name, pins_of
 from slotlake.spark.publish.derived_tables import load_derived_tables, with_derived_names
 from slotlake.spark.publish.publication import (
     folded_rows_parts,
@@ -45,6 +45,7 @@ from slotlake.spark.publish.sidecar import NOTHING, BatchSidecar, TableCopy
 from slotlake.spark.publish.swap import Loaded, load, require_owner, reset_stage, tables_behind
 from slotlake.spark.session_errors import StageConflictError
 from slotlake.spark.storage.base import PassingStoreError
+from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.schema import schema_of
 from slotlake.spark.tables.settle import settle
 from slotlake.spark.tables.shapes import BatchRelation, ChangeBatch
@@ -62,12 +63,14 @@ class TableApplied:
         changes: row changes of this table in the batch.
         folded: keys touched (rows inserted, for a table without a key).
         conflicts: changes that met a row that should not, or lacked one that should, be there.
+        derived: the names of its derived tables, which took in the same.
     """
 
     source_table: str
     changes: int
     folded: int
     conflicts: Conflicts = field(default_factory=Conflicts)
+    derived: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -163,7 +166,8 @@ def _job(work: Work, table: _Target, inputs: JobInputs, *, first: bool) -> Job[T
         own = replace(work, session=session)
         schema = schema_of(table.mirror.metadata, table.name)
         with concerning(schema.schema, schema.table):
-            return _apply_table(own, table, *inputs) if copy is None else _apply_copy(own, table, copy)
+            done = _apply_table(own, table, *inputs) if copy is None else _apply_copy(own, table, copy)
+        return replace(done, derived=tuple(str(each.name) for each in table.derived.values()))
 
     return Job(run, copy is None and apply_together.is_small(batch, relations))
 
@@ -186,6 +190,7 @@ def _targets(
 ) -> list[_Target]:
     """The tables that a batch has something for."""
     pointers = catalog.pointers_of(with_derived_names(names))
+    catalog_metadata.read_ahead(pointers.values(), whole=True)
     targets = []
     for name in sorted(names):
         if name not in pointers:
@@ -195,9 +200,35 @@ def _targets(
         for table in (mirror, *derived.values()):
             require_owner(table, pipeline)
         mirror, derived = rename_reserved_columns(catalog, mirror, derived)
+        _require_no_gap(catalog, mirror, derived.values())
         behind = tables_behind((mirror, *derived.values()), point, start)
         targets += [_Target(mirror, derived, behind)] if behind else []
     return targets
+
+
+def _require_no_gap(catalog: Catalog, mirror: Loaded, derived: Iterable[Loaded]) -> None:
+    """Require that derived tables were there at every point that changed their mirror.
+
+    One that was dropped, and registered again by somebody, lacks what was published meanwhile.  The newest
+    point names every table that was there, so it does not name such a one.
+
+    Raises:
+        ApplyError: one lacks points; the error is the mirror's.
+    """
+    reached = catalog_metadata.newest_position(mirror.metadata) or 0
+    behind = [table for table in derived if (catalog_metadata.newest_position(table.metadata) or 0) < reached]
+    if not behind:
+        return
+    pins = pins_of(load_one(catalog, commits_name(catalog.lake.namespace)), as_written=True)
+    for table in behind:
+        if mirror.name in pins and table.name not in pins:
+            schema = schema_of(mirror.metadata, mirror.name)
+            raise ApplyError(
+                "a derived table that was dropped is in the catalog again, without the changes of meanwhile",
+                where=f"table {table.name}",
+                way_out="the next sync, or `slotlake resume`, copies its mirror again, and the table goes on "
+                "with that copy; or drop it and remove its files: then it begins again",
+            ).of(schema.schema, schema.table)
 
 
 def _clear_stage(lake: LakeSettings, names: Sequence[LakeName]) -> None:

@@ -183,6 +183,13 @@ class Catalog(ABC):
             name: the table, whose rows are as before.
         """
 
+    def make_room_for_columns(self, name: LakeName) -> None:  # noqa: B027  (only a Metastore has to)
+        """Let Spark change a table's columns next, where the catalog's entry would refuse other types.
+
+        Args:
+            name: the table.
+        """
+
     def files_of(self, name: LakeName) -> Collection[str]:
         """Return the locations of files in a table's folder that only the catalog needs.
 
@@ -263,12 +270,13 @@ def load_one(catalog: Catalog, name: LakeName) -> Loaded:
 
 
 def load_all(catalog: Catalog, names: Collection[LakeName]) -> dict[LakeName, Loaded]:
-    """As :func:`load_one`, of several tables by one request where the catalog can do that.
+    """As :func:`load_one`, of several tables: by one request where the catalog can do that, else in parallel.
 
     Raises:
         LakeError: the catalog lacks one of them.
     """
     pointers = catalog.pointers_of(names)
+    catalog_metadata.read_ahead(pointers.values(), whole=True)
     return {name: load(pointers, name) for name in names}
 
 

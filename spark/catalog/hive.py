@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from slotlake.decoder.errors import LakeError, SetupError
-from slotlake.spark.catalog.base import Move, UnansweredError
+from slotlake.spark.catalog.base import Move, UnansweredError, moved_by_another
 from slotlake.spark.catalog.columns import columns
 from slotlake.spark.catalog.entries import Entry, RefusedError
 from slotlake.spark.catalog.metastore import LOCATION, PREVIOUS, TABLE_TYPE, MetastorePointers, is_possible
@@ -219,6 +219,28 @@ class HivePointers(MetastorePointers):
             table.sd = _storage(move.metadata)
             with suppress(LakeError, RefusedError, _IncompatibleError):  # people see them; readers do not ask
                 self._alter(name, table, move.new)
+
+    def make_room_for_columns(self, name: LakeName) -> None:
+        """Leave the entry without columns: the server compares those of a change with it by their places.
+
+        Spark writes the columns with its change; no field could be added to a struct, which a change log has,
+        otherwise.
+
+        Args:
+            name: the table.
+
+        Raises:
+            PointerMovedError: somebody else changes it.
+        """
+        with self.locked([name]):
+            entry = self.entries([name]).get(name)
+            if entry is None or not entry.raw.sd.cols:
+                return
+            entry.raw.sd.cols = []
+            try:
+                self._alter(name, entry.raw, entry.location)
+            except RefusedError:
+                raise moved_by_another(name, self.lake) from None
 
     def _alter(self, name: LakeName, table: Any, expected: str) -> None:
         """Change an entry whose metadata file is the one that is expected."""

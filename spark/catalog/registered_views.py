@@ -244,16 +244,21 @@ class RegisteredViews:
         """Make a namespace of views, and a view of each table; it says its point when they are there."""
         self._require_free(space, self._places.spaces())
         self._places.make_space(space, {OWNER: self._lake.namespace, MADE: repr(time.time())})
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            views = [(LakeName(space, table.table), table) for table in tables]
-            list(pool.map(lambda each: self._places.show(*each, new=True), views))
+        self._show_all([(LakeName(space, table.table), table) for table in tables], new=True)
         self._places.note(space, {POINT: format_lsn(position)})
 
     def _show(self, tables: Sequence[LakeName]) -> None:
         """Make the views that follow these tables what the tables are."""
         views = [(LakeName(table.namespace + VIEWS_SUFFIX, table.table), table) for table in tables]
+        self._show_all(views, new=False)
+
+    def _show_all(self, views: Sequence[tuple[LakeName, LakeName]], *, new: bool) -> None:
+        def show(each: tuple[LakeName, LakeName]) -> None:
+            reach("publish.mid_views")
+            self._places.show(*each, new=new)
+
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            list(pool.map(lambda each: self._places.show(*each, new=False), views))
+            list(pool.map(show, views))
 
     def _forget_dropped(self, base: str, tables: Sequence[LakeName]) -> None:
         """Remove the views that follow tables which somebody has dropped."""

@@ -144,6 +144,9 @@ def with_mirror_fields(work: Work, mode: str, schema: TableSchema, names: Mappin
     if not changes:
         return work
     for change in changes:
+        if kind.IMAGES:
+            with open_catalog(work.lake) as catalog:
+                catalog.make_room_for_columns(table.name)
         run(work.session, table, f"ALTER TABLE {table.name.sql(work.lake.catalog)} {change}")
     with open_catalog(work.lake) as catalog:
         return replace(work, table=load_one(catalog, table.name))

@@ -201,6 +201,16 @@ def claim_directory(location: Location, pipeline: str, *, reuse: bool = False) -
     lake_files.write_new(location / _MARKER, pipeline.encode())
 
 
+def has_files_of_others(location: Location, pipeline: str) -> bool:
+    """Return whether a new table cannot be made in a directory, because there are files in it.
+
+    Args:
+        location: the directory.
+        pipeline: this pipeline's name: what an attempt of it left is in nobody's way.
+    """
+    return next(lake_files.files(location), None) is not None and _claimed_by(location) != pipeline
+
+
 def remove_marker(location: Location) -> None:
     """The table is whole: nothing may remove its directory any more."""
     lake_files.remove([location / _MARKER])

@@ -6,7 +6,7 @@ and whether the lake still lacks it.  Needs no Spark.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -19,7 +19,7 @@ from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import LakeName, lake_table, parse_postgres_name, postgres_name
 from slotlake.spark.publish.aside import Name
 from slotlake.spark.publish.commits import Point, commits_name
-from slotlake.spark.publish.derived_tables import derived_table_names, with_derived_names
+from slotlake.spark.publish.derived_tables import SUFFIXES, derived_table_names, with_derived_names
 from slotlake.spark.publish.place import table_directory
 from slotlake.spark.publish.sidecar import NOTHING, BatchSidecar
 from slotlake.spark.publish.swap import (
@@ -34,6 +34,16 @@ from slotlake.spark.tables.shapes import BatchRelation, ChangeBatch
 
 __all__ = ["Published", "lake_position", "pending", "point_of", "publish_batch"]
 _UNKNOWN: Mapping[LakeName, Name] = {}
+
+
+class DerivedGoneError(LakeError):
+    """Derived tables were dropped since a batch was staged in them; nothing was published.
+
+    Attributes:
+        gone: their names.
+    """
+
+    gone: Sequence[LakeName] = ()
 
 
 def pending(lake: LakeSettings, batch: ChangeBatch, pipeline: str) -> bool:
@@ -67,10 +77,12 @@ def publish_batch(
         batch: the batch.
         pipeline: the pipeline's name.
         sidecar: the batch's sidecar.
-        staged: mirrors that were staged, as far as that is known, with the source's schema and name: the
-            lake must still have them.
+        staged: tables that were staged, as far as that is known, with the source's schema and name: the
+            lake must still have them. Derived tables only if it is to have them.
 
     Raises:
+        DerivedGoneError: derived tables were dropped since they were staged; the batch can be published
+            without them.
         LakeError: something of the batch is not staged, or the lake was moved by someone else
             meanwhile; nothing has been moved. It names a table that was dropped since it was staged.
     """
@@ -78,9 +90,8 @@ def publish_batch(
     changed = touched_tables(lake, batch, sidecar)
     with open_catalog(lake) as catalog:
         pointers = catalog.pointers_of(with_derived_names(changed))
-        gone = sorted(name for name in staged if name in changed and name not in pointers)
-        if gone and is_pending(catalog, point, batch.start_lsn):
-            raise _dropped(lake, gone[0], staged[gone[0]])
+        gone = sorted(name for name in staged if name not in pointers)
+        _refuse_gone(catalog, [name for name in gone if _mirror(name) in changed], (point, batch), staged)
         existing = sorted(name for name in changed if name in pointers)
         # One after another, a mirror that is ahead would hide how what is beside it must change.
         order = [each for name in existing for each in (*derived_table_names(pointers, name).values(), name)]
@@ -90,6 +101,35 @@ def publish_batch(
     published = publish_tables(lake, replace(point, changed=rows), order, start=batch.start_lsn)
     remove_folded_rows(lake, point)
     return published
+
+
+def _mirror(name: LakeName) -> LakeName:
+    """The mirror of a derived table; a mirror itself."""
+    suffix = next((each for each in SUFFIXES.values() if name.table.lower().endswith(each)), "")
+    return LakeName(name.namespace, name.table[: -len(suffix)]) if suffix else name
+
+
+def _refuse_gone(
+    catalog: Catalog,
+    gone: Collection[LakeName],
+    work: tuple[Point, ChangeBatch],
+    staged: Mapping[LakeName, Name],
+) -> None:
+    """Refuse to publish a batch without tables in which it was staged, mirrors first."""
+    point, batch = work
+    if not gone or not is_pending(catalog, point, batch.start_lsn):
+        return
+    for name in gone:
+        if _mirror(name) == name:
+            raise _dropped(catalog.lake, name, staged[name])
+    error = DerivedGoneError(
+        "a derived table was dropped from the catalog by someone else, after the batch was applied to it and "
+        "before it was published",
+        where=f"table {', '.join(map(str, gone))}",
+        way_out="run `slotlake sync`: it begins the table again; remove what is left in its directory before",
+    ).of(*staged[min(gone)])
+    error.gone = sorted(gone)
+    raise error
 
 
 def _dropped(lake: LakeSettings, table: LakeName, name: Name) -> LakeError:

@@ -95,6 +95,7 @@ def publish_tables(lake: LakeSettings, point: Point, tables: Sequence[LakeName],
         if is_published(before.metadata, commits, point):
             return Published(point, position_of(before.metadata, commits), already=True)
         require_position(before.metadata, commits, point, start)
+        catalog_metadata.read_ahead(pointers.values(), whole=True)
         loaded = [load(pointers, name) for name in tables]
         staged = [_require_staged(table, point) for table in tables_behind(loaded, point, start)]
         snapshots = {t.name: catalog_metadata.ref(t.metadata, MAIN) or 0 for t in loaded}

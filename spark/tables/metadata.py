@@ -142,18 +142,24 @@ def load_top(location: str) -> Metadata:
     return top
 
 
-def read_ahead(locations: Iterable[str]) -> None:
+def read_ahead(locations: Iterable[str], *, whole: bool = False) -> None:
     """Read the tops of many tables that are not remembered; several at a time, if they are in a store.
 
     A process that has just begun remembers none, and each is a request that mostly waits.
 
+    Args:
+        locations: of the tables' metadata files.
+        whole: read all of each file, for those who are about to :func:`load` it.
+
     Raises:
         LakeError: as :func:`load`.
     """
-    unread = [each for each in locations if _recent_tops.get(each) is None and _recent.get(each) is None]
+    unread = [each for each in locations if _recent.get(each) is None]
+    if not whole:
+        unread = [each for each in unread if _recent_tops.get(each) is None]
     if len(unread) > 1 and Location(unread[0]).is_in_bucket:
         with ThreadPoolExecutor(_READ_AT_ONCE) as pool:
-            for _ in pool.map(load_top, unread):
+            for _ in pool.map(load if whole else load_top, unread):
                 pass
 
 

@@ -17,7 +17,7 @@ from slotlake.spark.maintenance.removal import drop_tables
 from slotlake.spark.maintenance.rewrite import tables_to_maintain
 from slotlake.spark.names import LakeName
 from slotlake.spark.publish import swap
-from slotlake.spark.publish.publication import publish_batch
+from slotlake.spark.publish.publication import DerivedGoneError, publish_batch
 from tests.spark.lake_lab import PIPELINE, Lab, relation, update
 
 ONE = relation("one", ["id"], id="int8", v="int4")
@@ -112,7 +112,13 @@ def _dropped_by_others(lab: Lab, other: Any) -> None:
     with pytest.raises(LakeError, match="dropped from the catalog by someone else") as raised:
         publish_batch(lab.lake, batch, PIPELINE, staged=staged)
     assert raised.value.table == ("public", "one")
+    derived = {LakeName(lab.lake.namespace, "two__history"): ("public", "two")}
+    with pytest.raises(DerivedGoneError, match="a derived table was dropped") as gone:
+        publish_batch(lab.lake, batch, PIPELINE, staged=derived)
+    assert (gone.value.table, [*gone.value.gone]) == (("public", "two"), [*derived])
+    assert lab.rows("two") == [("1", "1")]
     lab.publish(batch)
+    publish_batch(lab.lake, batch, PIPELINE, staged=derived)  # it is published: nothing is missed any more
     assert lab.rows("two") == [("1", "2")]
     with pytest.raises(KeyError):
         lab.rows("one")

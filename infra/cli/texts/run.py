@@ -16,7 +16,8 @@ _ENDINGS = {"stop": "stopped", "time": "its time is over", "lsn": "it has reache
 def batch_lines(report: SyncReport) -> Iterator[str]:
     """Yield the line of a micro-batch: LSN, transactions, rows per table, lag, seconds per step.
 
-    Other lines follow only for events: tables that join, are set aside or come back, conflicts, compaction.
+    Other lines follow only for events: tables that join, are set aside or come back, warnings, conflicts,
+    compaction.
     """
     tables = ", ".join(f"{table} {changes:,}" for table, changes in report.tables.items())
     steps = " ".join(f"{step} {seconds:.2f}" for step, seconds in report.seconds_by_step.items())
@@ -26,6 +27,7 @@ def batch_lines(report: SyncReport) -> Iterator[str]:
     yield from (f"  {table}: a new table, {done} are copied" for table, done in report.joining.items())
     yield from (f"  {table}: followed again" for table in report.resumed)
     yield from (f"  {table}: set aside: {reason}" for table, reason in report.set_aside.items())
+    yield from (f"  warning: {warning}" for warning in report.warnings)
     yield from (
         f"  {table}: conflicts: {conflict_counts(counts)}" for table, counts in report.conflicts.items()
     )

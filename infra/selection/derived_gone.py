@@ -1,0 +1,173 @@
+"""Derived tables that somebody dropped from the catalog while the pipeline file asks for them.
+
+The mirror and the other tables go on without it.  What it had of the past is gone with it, so this must not
+pass unnoticed: a note in the state folder lists such tables until the lake has them again, or the file asks
+for them no longer.  The next sync begins them again (`infra.sync.modes`).  A table that the file does not ask
+for was dropped to end it (docs/modes.md), and is not listed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
+
+from slotlake.decoder.lsn import format_lsn
+from slotlake.infra.config.modes import derived_modes
+from slotlake.infra.reports import Alarm
+from slotlake.infra.state_file import StateFile
+from slotlake.spark.names import LakeName, postgres_name, source_table
+
+if TYPE_CHECKING:
+    from slotlake.infra.pipeline_open import OpenPipeline
+
+NOTE = "derived-gone.json"
+
+
+@dataclass(frozen=True)
+class Gone:
+    """A derived table that the lake lacks.
+
+    Attributes:
+        mirror: the source table, as PostgreSQL writes it.
+        dropped: somebody dropped it; else the lake never had it, and it could not be begun.
+        directory: where files are in the way of a new one; empty if none are.
+        begun: the LSN at which it began again, as text; empty before.
+    """
+
+    mirror: str
+    dropped: bool
+    directory: str = ""
+    begun: str = ""
+
+    def what(self, name: str) -> str:
+        """Return in words what happened to the table.
+
+        Args:
+            name: in the lake.
+        """
+        if not self.dropped:
+            return f"{name}, which the pipeline file asks for, could not be begun"
+        lost = f"{name} was dropped from the catalog by someone else, with all that it had of the past"
+        return f"{lost}; it began again at {self.begun}" if self.begun else f"{lost}; {self.mirror} goes on"
+
+    @property
+    def way_out(self) -> str:
+        """What brings it back."""
+        if self.directory:
+            return (
+                f"its directory {self.directory} holds files: remove them if nobody needs them (a table that "
+                "is dropped may leave them), and the next sync begins it again"
+            )
+        return "the next sync begins it again, with the rows that the mirror has then"
+
+
+def asked_for(pipeline: OpenPipeline, names: Collection[LakeName]) -> dict[LakeName, tuple[str, str]]:
+    """Return those of these derived tables that the pipeline file asks for, with their source tables.
+
+    Args:
+        pipeline: the pipeline.
+        names: of derived tables in the lake.
+    """
+    from slotlake.spark.publish.derived_tables import SUFFIXES
+
+    sources: dict[LakeName, tuple[str, tuple[str, str]]] = {}
+    for name, (mode, suffix) in itertools.product(names, SUFFIXES.items()):
+        if name.table.lower().endswith(suffix):
+            mirror = LakeName(name.namespace, name.table[: -len(suffix)])
+            with suppress(KeyError):
+                sources[name] = mode, source_table(pipeline.lake.namespace, mirror)
+    if not sources:
+        return {}
+    modes = derived_modes(pipeline.file, {source for _, source in sources.values()})
+    return {
+        name: source
+        for name, (mode, source) in sources.items()
+        if mode in modes.get(postgres_name(*source), ())
+    }
+
+
+def note_dropped(pipeline: OpenPipeline, names: Collection[LakeName]) -> None:
+    """Note that derived tables were dropped, as far as the pipeline file asks for them.
+
+    Args:
+        pipeline: the pipeline.
+        names: of derived tables that the lake lacks.
+    """
+    noted = gone_tables(pipeline)
+    new = {str(name): Gone(postgres_name(*of), True) for name, of in asked_for(pipeline, names).items()}
+    _write(pipeline, {**noted, **{name: gone for name, gone in new.items() if name not in noted}})
+
+
+def note_in_the_way(pipeline: OpenPipeline, directories: Mapping[LakeName, str]) -> None:
+    """Note which derived tables cannot be begun, because there are files in their directories.
+
+    Args:
+        pipeline: the pipeline.
+        directories: by derived table; one that is listed and is not among these has none.
+    """
+    noted = {name: replace(gone, directory="") for name, gone in gone_tables(pipeline).items()}
+    for name, source in asked_for(pipeline, directories).items():
+        before = noted.get(str(name), Gone(postgres_name(*source), dropped=False))
+        noted[str(name)] = replace(before, directory=directories[name])
+    _write(pipeline, noted)
+
+
+def forget(pipeline: OpenPipeline, present: Collection[LakeName]) -> None:
+    """Take tables off the list that the lake has again, or that the pipeline file asks for no longer.
+
+    Args:
+        pipeline: the pipeline.
+        present: the lake's tables.
+    """
+    names = {str(name) for name in present} if (noted := gone_tables(pipeline)) else set()
+    _write(pipeline, {name: gone for name, gone in noted.items() if gone.begun or name not in names})
+
+
+def note_begun(pipeline: OpenPipeline, names: Collection[str]) -> None:
+    """Note that derived tables have begun at the lake's position.
+
+    Args:
+        pipeline: the pipeline.
+        names: of derived tables in the lake.
+    """
+    at = format_lsn(pipeline.position())
+    noted = gone_tables(pipeline)
+    begun = {name: replace(noted[name], begun=at, directory="") for name in names if name in noted}
+    _write(pipeline, {**noted, **begun})
+
+
+def gone_tables(pipeline: OpenPipeline) -> dict[str, Gone]:
+    """Return the tables that are listed, by their names in the lake, as far as the file asks for them."""
+    note = StateFile(pipeline.file.state_dir / NOTE).mapping()
+    asked = asked_for(pipeline, [LakeName.parse(name) for name in note])
+    return {str(name): Gone(**note[str(name)]) for name in asked}
+
+
+def gone_warnings(pipeline: OpenPipeline) -> list[str]:
+    """Return a warning of each table that is listed, and take those off the list that have begun again."""
+    noted = gone_tables(pipeline)
+    _write(pipeline, {name: gone for name, gone in noted.items() if not gone.begun})
+    return [
+        gone.what(name) if gone.begun else f"{gone.what(name)}: {gone.way_out}"
+        for name, gone in noted.items()
+        if gone.dropped or not gone.begun
+    ]
+
+
+def gone_alarms(pipeline: OpenPipeline) -> list[Alarm]:
+    """Return an alarm for each table that the lake lacks."""
+    return [
+        Alarm("derived table gone", gone.what(name), gone.way_out)
+        for name, gone in gone_tables(pipeline).items()
+        if not gone.begun
+    ]
+
+
+def _write(pipeline: OpenPipeline, tables: Mapping[str, Gone]) -> None:
+    note = StateFile(pipeline.file.state_dir / NOTE)
+    content = {name: asdict(gone) for name, gone in sorted(tables.items())}
+    if content != note.mapping():
+        note.write(content, durable=True)
