@@ -49,6 +49,8 @@ BENCHES = {
     "upkept_vs_fresh": "slotlake.bench.upkeep",
     "last_update_vs_first": "slotlake.bench.updates",
     "s3_vs_folder": "slotlake.bench.buckets",
+    "verify_by_executors": "slotlake.bench.cluster",
+    "two_workers_vs_one": "slotlake.bench.cluster",
 }
 
 

@@ -16,7 +16,6 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import psycopg
-import pyarrow as pa
 
 from slotlake.expectations.hashing import Hashes
 from slotlake.expectations.lake_side import LakeTable
@@ -224,10 +223,8 @@ def lake_rows(
         keys: the key hashes.
         columns: source names of the columns.
     """
-    sorted_keys = np.array(sorted(keys), np.int64)
     values_by_key: dict[int, Row] = {}
-    for batch, hashes in LakeTable(read_point, table).keyed() if keys else ():
-        positions = np.flatnonzero(np.isin(hashes, sorted_keys))
-        picked = [batch.column(name).take(pa.array(positions)).to_pylist() for name in columns]
-        values_by_key.update(zip(hashes[positions].tolist(), zip(*picked, strict=True), strict=True))
+    for batch, hashes in LakeTable(read_point, table).chosen(keys):
+        picked = [batch.column(name).to_pylist() for name in columns]
+        values_by_key.update(zip(hashes.tolist(), zip(*picked, strict=True), strict=True))
     return values_by_key

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from slotlake.decoder.compiled.arrays import python_values
+from slotlake.decoder.errors import LakeError
+from slotlake.expectations.executors.side import KEYS_MAX, ByExecutors, ExecutorSide
 from slotlake.expectations.hashing import (
     KEY_SEED,
     Hashes,
@@ -21,6 +24,8 @@ from slotlake.expectations.hashing import (
 from slotlake.expectations.shapes import Compared, LakeReadPoint
 from slotlake.expectations.source_side import BUCKETS, NAME_TEXT_MAX, RowDetail, Sums
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class LakeTable:
@@ -30,14 +35,22 @@ class LakeTable:
         read_point: the lake.
         table: the table.
         rows: reads its rows in place of `LakeReadPoint.text_batches`; None: that is used.
+        history: what ``rows`` reads are the open versions of the table's history.
+
+    Executors read a large table of a read point that has some (`executors.side`); then no row of it comes
+    here that is not asked for.
     """
 
     read_point: LakeReadPoint
     table: Compared
     rows: Callable[[str, Sequence[str]], Iterator[pa.RecordBatch]] | None = None
+    history: bool = False
 
     def sums(self) -> Sums:
         """As `SourceTable.sums`."""
+        asked = self._asked(lambda side: side.sums())
+        if asked is not None:
+            return asked
         counts, totals = np.zeros(BUCKETS, np.int64), [0] * BUCKETS
         for _, keys, rows in self.hashed():
             counts_of_batch, added = sums(keys & (BUCKETS - 1), rows, BUCKETS)
@@ -47,6 +60,9 @@ class LakeTable:
 
     def hashes(self, buckets: Sequence[int]) -> tuple[Hashes, Hashes]:
         """As `SourceTable.hashes`."""
+        asked = self._asked(lambda side: side.hashes(buckets))
+        if asked is not None:
+            return asked
         in_buckets = np.zeros(BUCKETS, bool)
         in_buckets[list(buckets)] = True
         parts = [
@@ -62,13 +78,53 @@ class LakeTable:
 
     def details(self, keys: Sequence[int]) -> dict[int, RowDetail]:
         """As `SourceTable.details`; of rows with the same key, the one that comes last."""
-        sorted_keys = np.array(sorted(keys), np.int64)
         details: dict[int, RowDetail] = {}
+        for batch, hashes in self.chosen(keys):
+            details.update(self._detailed(batch, hashes))
+        return details
+
+    def chosen(self, keys: Sequence[int]) -> Iterator[tuple[pa.RecordBatch, Hashes]]:
+        """Yield the rows that have one of these key hashes, each with that.
+
+        Args:
+            keys: the key hashes.
+        """
+        sorted_keys = np.unique(np.array(keys, np.int64))
+        if not len(sorted_keys):
+            return
+        if len(sorted_keys) <= KEYS_MAX:
+            asked = self._asked(lambda side: side.chosen(sorted_keys))
+            if asked is not None:
+                yield from asked
+                return
         for batch, hashes, _ in self.hashed():
             positions = np.flatnonzero(np.isin(hashes, sorted_keys))
             if len(positions):
-                details.update(self._detailed(batch.take(pa.array(positions)), hashes[positions]))
-        return details
+                yield batch.take(pa.array(positions)), hashes[positions]
+
+    @property
+    def by_executors(self) -> bool:
+        """Whether Spark's executors read the rows."""
+        return self._side() is not None
+
+    def _side(self) -> ExecutorSide | None:
+        point, table = self.read_point, self.table
+        if not isinstance(point, ByExecutors) or (self.rows is not None and not self.history):
+            return None
+        rows = point.executor_rows(table.name, table.column_names, history=self.history)
+        return None if rows is None else ExecutorSide.of(rows, table, point.note)
+
+    def _asked(self, work: Callable[[ExecutorSide], T]) -> T | None:
+        """What executors answer; None if slotlake is to read the rows itself."""
+        side = self._side()
+        if side is None:
+            return None
+        try:
+            return work(side)
+        except LakeError as error:
+            if isinstance(self.read_point, ByExecutors):
+                self.read_point.give_up(error)
+            return None
 
     def keyed(self) -> Iterator[tuple[pa.RecordBatch, Hashes]]:
         """All rows, each with its key's hash."""

@@ -29,11 +29,13 @@ from slotlake.expectations.hashing import Hashes
 from slotlake.expectations.lake_side import LakeTable
 from slotlake.expectations.results import (
     DIFFERENT,
+    EXECUTORS,
     HISTORY,
     LOCKED,
     MARKED,
     NO_COLUMN,
     NO_TABLE,
+    SLOTLAKE,
     Difference,
     Report,
     TableResult,
@@ -204,6 +206,7 @@ class _TableRun:
             buckets_different=len(differing),
             source_seconds=round(source_seconds, 3),
             lake_seconds=round(lake_seconds, 3),
+            lake_read_by=EXECUTORS if self.lake.by_executors else SLOTLAKE,
         )
         if differing:
             result = self._with_details(result, expected, actual, differences_max)
@@ -213,7 +216,7 @@ class _TableRun:
         """Add a difference if the open versions of the history are not what the source holds."""
         if self.others.history(self.table.name, self.table.column_names) is None:
             return result
-        versions = replace(self.lake, rows=self._versions)
+        versions = replace(self.lake, rows=self._versions, history=True)
         actual = versions.sums()
         rows = sum(
             int(part.rows.sum()) for part in differing_parts(_AskedSource(self), versions, expected, actual)
@@ -232,7 +235,7 @@ class _TableRun:
         marked = np.concatenate([np.zeros(0, np.int64), *(keys for _, keys in marked_rows.keyed())])
         if not len(marked):
             return result
-        live = np.concatenate([np.zeros(0, np.int64), *(keys for _, keys in self.lake.keyed())])
+        live, _ = self.lake.hashes(np.unique(marked & (BUCKETS - 1)).tolist())
         rows = int(np.isin(marked, live).sum())
         if not rows:
             return result

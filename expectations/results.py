@@ -21,6 +21,8 @@ MARKED = "marked as deleted in lake, and not deleted"
 ASIDE = "set aside, and not followed"
 LOCKED = "locked at the source, and not compared"
 KINDS = (MISSING, EXTRA, DIFFERENT, DUPLICATED, NO_COLUMN, NO_TABLE, HISTORY, MARKED, ASIDE, LOCKED)
+# Who reads and hashes the lake's rows of a table.
+SLOTLAKE, EXECUTORS = "slotlake", "executors"
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class TableResult:
         differences: the first of them.
         buckets, buckets_different: how finely it was compared.
         source_seconds, lake_seconds: spent on hashing either side.
+        lake_read_by: who hashed the lake's rows, SLOTLAKE or EXECUTORS (of Spark, on their machines).
     """
 
     table: str
@@ -71,6 +74,7 @@ class TableResult:
     buckets_different: int = 0
     source_seconds: float = 0.0
     lake_seconds: float = 0.0
+    lake_read_by: str = SLOTLAKE
 
     @property
     def equal(self) -> bool:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from slotlake.infra.archive.state import StoredState
     from slotlake.infra.archive.store import StoredChangeLog
     from slotlake.infra.standing import PullSettings, StandingStream
+    from slotlake.spark.read.point import ReadPoint
 
 
 class OpenPipeline:
@@ -167,6 +168,19 @@ class OpenPipeline:
             require_shared_warehouse(self._session, self.lake, self.spark_place)
             self._warehouse_seen = True
         return self._session
+
+    def for_comparing(self, point: ReadPoint) -> ReadPoint:
+        """Return a read point whose large tables Spark's executors hash, if they are on other machines.
+
+        Args:
+            point: the read point.
+        """
+        if not self._remote and not self.file.spark.is_on_cluster:
+            return point
+        from slotlake.spark.read.executors import ClusterReadPoint
+        from slotlake.spark.session import shares_files
+
+        return point if shares_files(self.session) else ClusterReadPoint(point, self.session)
 
     @property
     def spark_place(self) -> str:

@@ -305,7 +305,10 @@ def _configure(session: SparkSession, settings: Mapping[str, str]) -> None:
 
 
 def _classic(conf: Mapping[str, str], choices: SparkChoices) -> SparkSession:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if choices.cluster is None:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    elif "spark.pyspark.python" in choices.conf:  # only Spark's own scripts look at the property
+        os.environ["PYSPARK_PYTHON"] = choices.conf["spark.pyspark.python"]
     # PySpark's mark of a process that has used a Connect session; with it no Spark would start here.
     os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
     settings = dict(conf)

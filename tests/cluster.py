@@ -13,6 +13,7 @@ import shlex
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -139,10 +140,14 @@ class SparkCluster:
         folder: for logs.
         runtime: the Java.
         workers: how many; each has one core.
+        python: what a Connect server has executors run; this environment has numpy and
+            pyarrow, but no slotlake: they do not see the checkout.
     """
 
-    def __init__(self, folder: Path, runtime: SparkRuntime, *, workers: int = 2) -> None:
-        self.folder, self._runtime = folder, runtime
+    def __init__(
+        self, folder: Path, runtime: SparkRuntime, *, workers: int = 2, python: str = sys.executable
+    ) -> None:
+        self.folder, self._runtime, self._python = folder, runtime, python
         self._count = workers
         self._port = free_port()
         self.master_machine: Machine | None = None
@@ -286,7 +291,7 @@ class SparkCluster:
     def _environment(self) -> dict[str, str]:
         unwanted = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "PYSPARK_SUBMIT_ARGS")
         inherited = {name: value for name, value in os.environ.items() if name not in unwanted}
-        return {**inherited, **self._runtime.environment()}
+        return {**inherited, **self._runtime.environment(), "PYSPARK_PYTHON": self._python}
 
 
 def _wait_for(address: str, port: int, machine: Machine) -> None:

@@ -69,7 +69,7 @@ def would_replace(
     from slotlake.expectations.results import DIFFERENT, DUPLICATED, EXTRA, MISSING, NO_TABLE
     from slotlake.spark.read.point import ReadPoint
 
-    point = ReadPoint.latest(pipeline.lake)
+    point = pipeline.for_comparing(ReadPoint.latest(pipeline.lake))
     sides = (pipeline.source.dsn, snapshot.snapshot, [table], point)
     report = reconcile(*sides, lsn=snapshot.lsn, progress=progress, differences_max=KEYS_SHOWN_MAX)
     result = report.tables[postgres_name(table.schema, table.table)]

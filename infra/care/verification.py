@@ -53,7 +53,7 @@ def _compare(pipeline: OpenPipeline, snapshot: ExportedSnapshot, progress: Progr
     from slotlake.expectations.shapes import OtherRows
     from slotlake.spark.read.point import ReadPoint
 
-    point = ReadPoint.at(pipeline.lake, snapshot.lsn)
+    point = pipeline.for_comparing(ReadPoint.at(pipeline.lake, snapshot.lsn))
     tables = comparable(published_tables(pipeline))  # without those that are set aside
     lake_names = {(table.schema, table.table) for table in point.tables()}
     absent = {(table.schema, table.table) for table in tables} - lake_names

@@ -35,13 +35,13 @@ class SparkRuntime:
         """Variables to set before the first session of a process, or in that of a Spark server.
 
         Args:
-            on_cluster: executors of other machines must reach this one.
+            on_cluster: executors of other machines must reach this one, and have a Python of their own.
         """
+        here = {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
         return {
             **environment(self.java),
-            "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
-            **({} if on_cluster else {"SPARK_LOCAL_IP": "127.0.0.1"}),
+            **({} if on_cluster else here),
             # Set for another Spark, it would make this one run with that one's jars or settings.
             "SPARK_HOME": str(pyspark_folder()),
             "SPARK_CONF_DIR": str(_CONF),

@@ -141,7 +141,7 @@ def _planned(pipeline: OpenPipeline, diagnosis: Diagnosis, progress: Progressing
         with session_now(pipeline.source.dsn) as connection:
             comparisons = compare(
                 connection,
-                ReadPoint.latest(pipeline.lake),
+                pipeline.for_comparing(ReadPoint.latest(pipeline.lake)),
                 tables,
                 broken,
                 progress,

@@ -202,7 +202,7 @@ def _difference(
     """
     from slotlake.spark.read.point import ReadPoint
 
-    source, point = pipeline.source, ReadPoint.latest(pipeline.lake)
+    source, point = pipeline.source, pipeline.for_comparing(ReadPoint.latest(pipeline.lake))
     position, snapshot_time = start
     server = identify(source.dsn)
     with snapshot_session(source.dsn, snapshot.snapshot) as connection:

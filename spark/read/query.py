@@ -101,7 +101,7 @@ def query_at(
     lake, names = read_point.lake, all_names(read_point)
     readable = Readable(lake.catalog, lake.namespace, names.keys(), lambda name: _is_catalog(session, name))
     statement = checked_statement(java_view(session, java), sql, readable)
-    with _pinned(session, read_point, _mentioned(names, sql)) as own:
+    with pinned_session(session, read_point, _mentioned(names, sql)) as own:
         try:
             use_namespace(own, lake.catalog, lake.namespace)
             frame = own.sql(statement)
@@ -129,8 +129,14 @@ def _mentioned(names: Names, sql: str) -> Names:
 
 
 @contextmanager
-def _pinned(session: SparkSession, read_point: ReadPoint, names: Names) -> Iterator[SparkSession]:
-    """A session whose catalog has these tables as they are at the point, and no others."""
+def pinned_session(session: SparkSession, read_point: ReadPoint, names: Names) -> Iterator[SparkSession]:
+    """A session whose catalog has these tables as they are at the point, and no others.
+
+    Args:
+        session: a session of the same Spark.
+        read_point: the point.
+        names: namespace and name in that catalog, and the table.
+    """
     if shares_files(session):
         with (
             _pinned_catalog(read_point, names) as database,

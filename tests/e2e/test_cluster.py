@@ -6,22 +6,27 @@ The long form runs the scenarios there, by a Connect server; `SLOTLAKE_TEST_SPAR
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from slotlake import Pipeline
 from slotlake.decoder.errors import LakeError
+from slotlake.expectations.results import EXECUTORS
 from slotlake.infra.local.object_store import LocalObjectStore
 from slotlake.infra.local.runtime import SparkRuntime
+from slotlake.spark.read import executors
 from tests.catalogs import postgres_uri
-from tests.cluster import SparkCluster, needs_namespaces
-from tests.conftest import Database, fresh_database
+from tests.cluster import CONF, SparkCluster, needs_namespaces
+from tests.conftest import ROOT, Database, fresh_database
 from tests.e2e.oracle import assert_equal, differences, pipeline_file
 from tests.e2e.scenarios import SCENARIOS
 from tests.storage import IN_S3, moved_to
@@ -44,6 +49,12 @@ def remote(cluster: SparkCluster) -> Iterator[str]:
         for name, value in variables.items():
             patch.setenv(name, value)
         yield address
+
+
+@pytest.fixture(autouse=True)
+def small_tables_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Executors hash the lake's side of `verify` whatever a table's size is."""
+    monkeypatch.setattr(executors, "ROWS_MIN", 0)
 
 
 Opening = Callable[..., Pipeline]
@@ -89,6 +100,9 @@ def test_a_batch_by_executors_that_see_no_file(database: Database, opening: Open
     )
     pipeline.sync()
     assert_equal(database, pipeline, ["a"])
+    report = pipeline.verify()
+    assert report.equal
+    assert {table.lake_read_by for table in report.tables.values()} == {EXECUTORS}
     answer = pipeline.query("SELECT count(*), sum(id) FROM public.a", engine="spark")
     expected = database.execute("SELECT count(*)::text, sum(id)::text FROM a")
     assert [tuple(row) for row in answer.rows] == expected
@@ -149,4 +163,89 @@ def test_executors_and_machines_die(database: Database, opening: Opening, cluste
         assert_equal(database, pipeline, ["a", "b"])
         database.execute(f"UPDATE a SET t = '{number}' WHERE id % 2 = 0")
         with cluster.losing(kill):
-            assert pipeline.verify().equal
+            report = pipeline.verify()
+        assert report.equal
+        assert {table.lake_read_by for table in report.tables.values()} == {EXECUTORS}
+
+
+class _Elsewhere:
+    """A pipeline open in a process of its own, which has Spark's driver in it."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def does(self, expression: str) -> Any:
+        """Return what an expression of ``pipeline`` gives there, as JSON has it."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(expression, file=self._process.stdin, flush=True)
+        answer = self._process.stdout.readline()
+        assert answer, "the process ended; see its errors above"
+        return json.loads(answer)
+
+
+_CHILD: Final = """
+import json, sys
+from slotlake import Pipeline
+from slotlake.spark.read import executors
+executors.ROWS_MIN = 0
+with Pipeline.open(sys.argv[1]) as pipeline:
+    for line in sys.stdin:
+        print(json.dumps(eval(line), default=str), flush=True)
+"""
+
+
+@contextmanager
+def _in_a_process(file: Path) -> Iterator[_Elsewhere]:
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))},
+        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
+        "PYSPARK_PYTHON": sys.executable,  # the executors' machines have it, and see no slotlake
+    }
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", _CHILD, str(file)],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield _Elsewhere(process)
+            assert process.stdin is not None
+            process.stdin.close()
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+
+
+@LONG
+def test_a_driver_in_slotlakes_process(
+    pg: Any, database: Database, object_store: LocalObjectStore, cluster: SparkCluster, tmp_path: Path
+) -> None:
+    """`spark.master: spark://…`: every scenario; executors and workers die; verify, recover, maintenance."""
+    cluster.wait_for_workers()
+    for scenario in SCENARIOS.values():
+        database.execute(scenario.setup)
+    tables = [table for scenario in SCENARIOS.values() for table in scenario.tables]
+    conf = "".join(f'    {name}: "{value}"\n' for name, value in CONF.items())
+    section = f'spark:\n  master: "{cluster.master}"\n  conf:\n{conf}'
+    with fresh_database(pg) as catalog:
+        file = pipeline_file(
+            tmp_path, database, tables, uri=postgres_uri(catalog), extra=section, source="two_phase: true"
+        )
+        if not IN_S3:
+            moved_to(object_store, file)
+        with _in_a_process(file) as there:
+            there.does("pipeline.init() and None")
+            wrong: dict[str, Any] = {}
+            with Pipeline.open(file) as here:
+                wrong["after init"] = differences(database, here, tables)
+                for step in range(max(len(scenario.steps) for scenario in SCENARIOS.values())):
+                    with database.connect() as connection:
+                        for scenario in SCENARIOS.values():
+                            for transaction in scenario.steps[step] if step < len(scenario.steps) else []:
+                                connection.execute(transaction)
+                    there.does("pipeline.sync() and None")
+                    wrong[f"after step {step}"] = differences(database, here, tables)
+            assert {when: found for when, found in wrong.items() if found} == {}
+            assert there.does("pipeline.verify().equal")

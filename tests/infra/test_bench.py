@@ -254,6 +254,8 @@ LONGER = {
     "query_s",
     "copy_vs_copy_binary",
     "merge_1k_vs_plain_merge",
+    "verify_by_executors",
+    "two_workers_vs_one",
 }
 TRIED = [name for name in BENCHES if name not in LONGER or os.environ.get("SLOTLAKE_TEST_LONG")]
 

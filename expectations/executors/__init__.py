@@ -1,0 +1,1 @@
+"""What Spark's executors compute for a comparison, and how they are asked."""
