@@ -18,13 +18,14 @@ from urllib.parse import unquote, urlsplit
 from slotlake.decoder.errors import LakeError
 from slotlake.spark.layout import Layout
 from slotlake.spark.limits import CONNECT_SECONDS, SILENT_SECONDS
-from slotlake.spark.storage.location import Location
+from slotlake.spark.storage.location import S3_SCHEMES, Location
 from slotlake.spark.storage.settings import StorageSettings
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL
 
 SQLITE_BUSY_SECONDS = 30
+DELEGATION = "header.x-iceberg-access-delegation"
 ANSWER_SECONDS = 120  # of a REST server, which writes the tables' metadata files before it answers
 # By a location's scheme: what `query` pins lies in a folder of this machine.
 _FILE_IO = "org.apache.iceberg.io.ResolvingFileIO"
@@ -148,6 +149,14 @@ class LakeSettings:
     def is_rest(self) -> bool:
         """Whether the catalog is a REST server."""
         return urlsplit(self.uri).scheme in ("http", "https")
+
+    @property
+    def borrows_keys(self) -> bool:
+        """Whether the tables' files are reached by keys that a REST server lends for each table only."""
+        asked = [text for name, text in self.rest.items() if name.lower() == DELEGATION]
+        lends = any("vended-credentials" in text.lower() for text in asked)
+        own = self.storage.access_key is not None or bool(self.staging)
+        return lends and self.is_rest and not own and Location(self.warehouse).scheme in S3_SCHEMES
 
     @property
     def server_writes_metadata(self) -> bool:

@@ -19,7 +19,7 @@ from slotlake.spark.exchange import CONTROL_DIRECTORY, make_directory, not_a_dir
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.storage import side_by_side as side_by_side_writes
 from slotlake.spark.storage import stores
-from slotlake.spark.storage.base import StoredFile
+from slotlake.spark.storage.base import Store, StoredFile
 from slotlake.spark.storage.location import Location
 
 _UPLOADS_AT_ONCE: Final = 4
@@ -143,12 +143,12 @@ def remove(locations: Iterable[str]) -> None:
     Raises:
         LakeError: the storage does not answer, or refuses.
     """
-    by_folder: dict[str, list[Location]] = {}
+    by_store: dict[Store, list[Location]] = {}  # of one bucket, with one pair of keys
     for location in map(Location, locations):
-        by_folder.setdefault(location.bucket if location.is_in_bucket else "", []).append(location)
-    for each in by_folder.values():
+        by_store.setdefault(stores.store_of(location), []).append(location)
+    for store, each in by_store.items():
         with _writable(each[0]):
-            stores.store_of(each[0]).remove(each)
+            store.remove(each)
 
 
 def remove_tree(folder: str) -> None:
@@ -180,6 +180,8 @@ def check_warehouse(lake: LakeSettings) -> None:
         LakeError: it is no directory, or cannot be written; or an object store cannot do what is needed.
     """
     serve(lake)
+    if lake.borrows_keys:
+        return  # keys are lent for tables only: they are tried with one (spark/catalog/abilities.py)
     if lake.is_in_bucket:
         probe_bucket(lake)
         return

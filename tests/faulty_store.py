@@ -14,6 +14,7 @@ import struct
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
@@ -25,6 +26,10 @@ from urllib.parse import urlsplit
 _HOP: Final = {"connection", "keep-alive", "transfer-encoding", "expect"}
 _RESET: Final = struct.pack("ii", 1, 0)  # SO_LINGER of no time: closing sends RST
 _ANSWER: Final = '<?xml version="1.0" encoding="UTF-8"?><Error><Code>{}</Code><Message>{}</Message></Error>'
+
+
+# Says by an error code of S3 why a request (its method, path, headers and body) is refused.
+Refusal = Callable[[str, str, Mapping[str, str], bytes], str | None]
 
 
 class Fault(Enum):
@@ -73,6 +78,7 @@ class _State:
     lock: threading.Lock = field(default_factory=threading.Lock)
     ended: threading.Event = field(default_factory=threading.Event)
     requests: list[tuple[str, str, Fault | None]] = field(default_factory=list)
+    refusal: Refusal = lambda _method, _path, _headers, _body: None
 
     def rule_for(self, method: str, path: str) -> Rule | None:
         with self.lock:
@@ -94,14 +100,17 @@ class FaultyStore:
     Args:
         endpoint: ``http://host:port`` of the server.
         seed: of the rules that have a probability.
+        refusal: says which requests are refused; None: none is.
 
     Attributes:
         requests: method, path with query, and fault of each request so far.
     """
 
-    def __init__(self, endpoint: str, seed: int = 1) -> None:
+    def __init__(self, endpoint: str, seed: int = 1, refusal: Refusal | None = None) -> None:
         parts = urlsplit(endpoint)
         self._state = _State((parts.hostname or "", parts.port or 80), random=random.Random(seed))
+        if refusal is not None:
+            self._state.refusal = refusal
         state = self._state
 
         class Handler(_Handler):
@@ -168,6 +177,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _serve(self) -> None:
         body = self._body()
+        refused = self.shared.refusal(self.command, self.path, dict(self.headers), body)
+        if refused is not None:
+            self._refuse(403, refused, "These keys may not.")
+            return
         rule = self.shared.rule_for(self.command, self.path)
         fault = rule.fault if rule else None
         if fault is Fault.SLOW_DOWN:

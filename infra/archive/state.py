@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from slotlake.decoder.errors import BusyError, PipelineFileError
+from slotlake.infra.archive.own_keys import register_own
 from slotlake.infra.config.pipeline_file import PipelineFile
 from slotlake.infra.state_file import StateFile, share
 from slotlake.spark.lake import LakeSettings
@@ -66,7 +67,7 @@ class StoredState:
         """
         location = Location(path.rstrip("/"))
         root = Location(f"{location.bucket}/{location.key}".rstrip("/")) / f"{pipeline}.state"
-        stores.register(root, lake.storage)
+        register_own(lake, root)
         return cls(root)
 
     def refresh(self) -> None:

@@ -35,6 +35,7 @@ from slotlake.decoder.changelog.incoming import incoming_path, make_incoming, re
 from slotlake.decoder.changelog.writer import sync_path, writing
 from slotlake.decoder.errors import ChangeLogError
 from slotlake.decoder.failpoints import reach
+from slotlake.infra.archive.own_keys import register_own
 from slotlake.infra.config.pipeline_file import STORED_NOTE
 from slotlake.infra.state_file import StateFile
 from slotlake.spark.lake import LakeSettings
@@ -77,7 +78,7 @@ class StoredChangeLog:
         """
         location = Location(path.rstrip("/"))
         root = Location(f"{location.bucket}/{location.key}".rstrip("/")) / pipeline
-        stores.register(root, lake.storage)
+        register_own(lake, root)
         return cls(root, folder)
 
     # -- both sides -----------------------------------------------------------------------------------

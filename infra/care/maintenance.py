@@ -75,7 +75,8 @@ def _end_uploads(pipeline: OpenPipeline) -> tuple[int, list[str]]:
     from slotlake.spark.storage.uploads import end_uploads
 
     lake, oldest = pipeline.lake, time.time() - pipeline.file.maintenance.orphan_hours * 3600
-    folders = [lake.root] if lake.is_in_bucket else []
+    # Keys that are lent for tables do not list what is under way in the bucket.
+    folders = [lake.root] if lake.is_in_bucket and not lake.borrows_keys else []
     folders += [pipeline.stored.root] if pipeline.stored is not None else []
     try:
         return sum(end_uploads(folder, lake.storage, oldest) or 0 for folder in folders), []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from slotlake.decoder.errors import PipelineFileError
 from slotlake.infra.config.pipeline_file import PipelineFile
-from slotlake.spark.lake import is_metastore_address
+from slotlake.spark.lake import DELEGATION, is_metastore_address
 from slotlake.spark.names import fits_metastore
 
 _ONE_BY_ONE = "a REST catalog (https://…), AWS Glue or a Hive Metastore"
@@ -31,6 +31,15 @@ def require_fitting(file: PipelineFile, uri: str) -> None:
     if not uri.startswith("http"):
         _only_for(file, ("rest", "staging"), "a REST catalog (https://…)")
         _only_for(file, ("publish",), _ONE_BY_ONE)
+        return
+    asked = [text for name, text in file.lake_rest().items() if name.lower() == DELEGATION]
+    if any("remote-signing" in text.lower() for text in asked):
+        raise PipelineFileError(
+            "requests to the object store cannot be signed by the REST catalog (remote-signing)",
+            where=f"{file.path}, lake.rest.header.X-Iceberg-Access-Delegation",
+            way_out="write vended-credentials alone there, if the server can lend keys; or remove it, and "
+            "give access_key and secret_key in lake.storage, or keys of this machine (docs/storage.md)",
+        )
 
 
 def _only_for(file: PipelineFile, keys: tuple[str, ...], catalog: str) -> None:

@@ -134,6 +134,12 @@ class PinnedQueries:
     def _by_spark(self, sql: str) -> Result:
         from slotlake.spark.read.query import query_at
 
+        if self._pipeline.lake.borrows_keys:
+            raise LakeError(
+                "Spark cannot answer where the REST catalog lends the keys: it lends none for pinned tables",
+                where=self._pipeline.lake.place,
+                way_out="use --engine duckdb, or give keys in lake.storage",
+            )
         return query_at(self._pipeline.session, self._read_point, sql, java=_java)
 
 

@@ -214,10 +214,14 @@ def _catalog(look: _Look) -> str:
 
 
 def _warehouse(look: _Look) -> str:
+    from slotlake.spark.catalog.probe import rest_words
     from slotlake.spark.exchange import probe_folder
     from slotlake.spark.lake_files import probe_bucket
 
     lake = look.pipeline.lake
+    if lake.borrows_keys:
+        rest_words(lake)  # it has written with them, or raises
+        return f"{lake.root} can be written with the keys that the REST catalog lends for a table"
     if lake.is_in_bucket:
         probe_bucket(lake)
         return f"{lake.root} can be written, and refuses to write a new object twice"

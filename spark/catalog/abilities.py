@@ -24,6 +24,7 @@ from requests import Response
 
 from slotlake.decoder.errors import LakeError
 from slotlake.spark import lake_files
+from slotlake.spark.catalog.lending import serve_lent
 from slotlake.spark.catalog.rest import RestPointers
 from slotlake.spark.catalog.rest_changes import (
     Change,
@@ -42,6 +43,7 @@ from slotlake.spark.catalog.rest_session import (
 from slotlake.spark.catalog.rest_views import register
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import LakeName
+from slotlake.spark.storage import stores
 from slotlake.spark.storage.file_io import StoreFileIO
 from slotlake.spark.storage.location import Location
 from slotlake.spark.tables.metadata import STAGE, Metadata
@@ -145,10 +147,11 @@ def abilities_of(lake: LakeSettings) -> Abilities:
     Raises:
         LakeError: the server cannot be reached, or lets this user make no tables.
     """
-    key = lake.uri, lake.warehouse, *sorted(lake.rest.items())
+    key = lake.uri, lake.warehouse, lake.borrows_keys, *sorted(lake.rest.items())
     with _lock:
         if key not in _known:
             lake_files.serve(lake)
+            serve_lent(lake)
             with explained(lake), _namespace(lake) as namespace:
                 _known[key] = _Probe(lake, namespace).run()
         return _known[key]
@@ -182,13 +185,16 @@ class _Probe:
         prefix = f"slotlake_probe_{uuid.uuid4().hex[:8]}"
         self._names = [LakeName(namespace, f"{prefix}_{letter}") for letter in "ab"]
         self._second = LakeName(namespace, f"{prefix}_c")
-        self._folder = lake.root / ".slotlake" / prefix
+        # Where keys are lent, a location says by its namespace and its table whose keys are needed.
+        self._folder = lake.root / namespace if lake.borrows_keys else lake.root / ".slotlake" / prefix
 
     def run(self) -> Abilities:
         """Make the tables, ask, and remove them."""
         try:
             created = self._create()
             first = self._answered(self._names[0])
+            if self._lake.borrows_keys:
+                lake_files.probe_place(self._folder / self._names[0].table / "data")
             self._branch(first.metadata)
             config = first.config
             return Abilities(
@@ -197,7 +203,7 @@ class _Probe:
                 together=self._pointers.together and self._is_atomic(),
                 creates_together=created,
                 views=self._server.get(f"namespaces/{self._names[0].namespace}/views").status_code < OK_BELOW,
-                lends_keys="s3.access-key-id" in config,
+                lends_keys="s3.access-key-id" in config or first.lends,
                 signs=config.get("s3.remote-signing-enabled") == "true",
                 pins=self._pins(first),
             )
@@ -307,10 +313,15 @@ class _Probe:
         return lake_files.size(table.location) is not None
 
     def _remove(self) -> None:
-        for name in (*self._names, self._second):
+        folders = [self._folder]
+        if self._lake.borrows_keys:
+            each = [self._folder / name.table for name in self._names]
+            folders = [folder for folder in each if stores.is_lent(folder)]
+        for name in (self._second, *self._names):
             with suppress(NoSuchTableError, RESTError):
-                self._server.drop_table((name.namespace, name.table))
-        lake_files.remove_tree(self._folder)
+                self._server.drop_table((name.namespace, name.table), purge_requested=not folders)
+        for folder in folders:
+            lake_files.remove_tree(folder)
 
 
 def _write_empty_list(location: str) -> None:

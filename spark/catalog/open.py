@@ -82,6 +82,9 @@ def _stays_open(lake: LakeSettings) -> Catalog | None:
 
 def _catalog(lake: LakeSettings) -> Catalog:
     if lake.is_rest:
+        from slotlake.spark.catalog.lending import serve_lent
+
+        serve_lent(lake)
         if lake.staging:
             from slotlake.spark.catalog.staged import StagedCatalog
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields, replace
 from typing import Any
 
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchNamespaceError, NoSuchTableError
@@ -52,23 +51,14 @@ from slotlake.spark.catalog.rest_session import (
     server_of,
     table_path,
 )
+from slotlake.spark.catalog.rest_storage import TableStorage
 from slotlake.spark.catalog.rest_views import RestViews
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import COMMITS, LakeName, belongs, visible
-from slotlake.spark.storage import stores
-from slotlake.spark.storage.location import Location
-from slotlake.spark.storage.settings import StorageSettings
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.metadata import MAIN, Metadata
 from slotlake.spark.tables.schema import PIPELINE_PROPERTY
 
-# What an answer says of a table's storage, by Iceberg's names; more is not followed.
-_STORAGE_KEYS = frozenset(
-    {
-        *("s3.endpoint", "s3.region", "client.region", "s3.path-style-access"),
-        *("s3.access-key-id", "s3.secret-access-key", "s3.session-token"),
-    }
-)
 # A proxy's words for a server that may have done it all the same; others say that the server cannot.
 _UNANSWERED = (502, 503, 504)
 
@@ -80,6 +70,7 @@ class RestPointers(Catalog):
         self.lake = lake
         self._rest = server_of(lake)
         self.iceberg = self._rest
+        self.storage = TableStorage(lake, self.answered)
         self._places = RestViews(lake, self._rest, self.answered, self.names)
         self.views = RegisteredViews(self._places, lake)
 
@@ -247,35 +238,13 @@ class RestPointers(Catalog):
             answer = self._rest.get(table_path(name))
         if answer.status_code == MISSING:
             return None
-        self._require_done(answer, [name])
+        require_done(answer, [name], self.lake)
         content = answer.json()
         metadata = content["metadata"]
-        self._register(name, metadata["location"], content)
-        config = content.get("config") or {}
-        return Answered(str(content["metadata-location"]), metadata, len(answer.content), config)
-
-    def _register(self, name: LakeName, location: str, content: Mapping[str, Any]) -> None:
-        """Take over what the server says about the storage of a table, and the keys that it lends."""
-        if not Location(location).is_in_bucket:
-            return
-        config = {name: text for name, text in (content.get("config") or {}).items() if name in _STORAGE_KEYS}
-        if config:
-            stores.register(location, self._storage(config), self._loan(name, content["config"]))
-        for lent in content.get("storage-credentials") or ():
-            keys = {**config, **lent["config"]}
-            stores.register(lent["prefix"], self._storage(keys), self._loan(name, keys))
-
-    def _loan(self, name: LakeName, config: Mapping[str, str]) -> stores.Loan | None:
-        """Until when keys are good that the server lends for a table; None if it does not say."""
-        ends = config.get("s3.session-token-expires-at-ms", "")
-        return stores.Loan(int(ends) / 1000, lambda: self.answered(name)) if ends.isdigit() else None
-
-    def _storage(self, config: Mapping[str, str]) -> StorageSettings:
-        """What the server says, on top of what the pipeline file says."""
-        said = StorageSettings.of_iceberg_properties(config)
-        given = {each.name: getattr(said, each.name) for each in fields(said)}
-        return replace(
-            self.lake.storage, **{name: value for name, value in given.items() if value is not None}
+        self.storage.register(name, metadata["location"], content)
+        config, lent = content.get("config") or {}, content.get("storage-credentials")
+        return Answered(
+            str(content["metadata-location"]), metadata, len(answer.content), config, lends=bool(lent)
         )
 
     # -- changes ----------------------------------------------------------------------------------------
@@ -310,7 +279,7 @@ class RestPointers(Catalog):
         if self.together:
             answer = self._post(TOGETHER, {"table-changes": whole})
             if answer.status_code in DENIED or answer.status_code in (CONFLICT, *_UNANSWERED):
-                self._require_done(answer, [_name(each) for each in whole])
+                require_done(answer, [_name(each) for each in whole], self.lake)
             if answer.status_code < OK_BELOW:
                 return
         for each in empty:
@@ -335,37 +304,49 @@ class RestPointers(Catalog):
             self.require_together()
         if len(changes) > 1 and self.together:
             answer = self._post(TOGETHER, {"table-changes": changes})
-            self._require_done(answer, [_name(each) for each in changes])
+            require_done(answer, [_name(each) for each in changes], self.lake)
             return
         for each in changes:
             self._one(each)
 
     def _one(self, each: Change) -> None:
         name = _name(each)
-        self._require_done(self._post(table_path(name), each), [name])
+        require_done(self._post(table_path(name), each), [name], self.lake)
 
     def _post(self, path: str, body: dict[str, Any]) -> Response:
         with explained(self.lake):
             return self._rest.post(path, body)
 
-    def _require_done(self, answer: Response, names: Sequence[LakeName]) -> None:
-        status = answer.status_code
-        if status < OK_BELOW:
-            return
-        if status == CONFLICT or error_type(answer).startswith("NoSuch"):
-            raise moved_by_another(names[0], self.lake)
-        if status in DENIED:
-            raise denied(self.lake, status)
-        kind = UnansweredError if status >= SERVERS_FAULT else LakeError
-        raise kind(
-            f"the catalog did not accept the change: {status} {error_type(answer)}".rstrip(),
-            where=f"{len(names)} tables, {names[0]} first, in {self.lake.place}",
-            way_out="run again: it completes what is missing"
-            if status >= SERVERS_FAULT
-            else "check that this user may change these tables there",
-        )
-
 
 def _name(of: Change) -> LakeName:
     identifier = of["identifier"]
     return LakeName(identifier["namespace"][0], identifier["name"])
+
+
+def require_done(answer: Response, names: Sequence[LakeName], lake: LakeSettings) -> None:
+    """See that the server has done what it was asked for.
+
+    Args:
+        answer: its answer.
+        names: the tables.
+        lake: the lake.
+
+    Raises:
+        PointerMovedError: a table is no longer what a change requires.
+        LakeError: the server refuses.
+    """
+    status = answer.status_code
+    if status < OK_BELOW:
+        return
+    if status == CONFLICT or error_type(answer).startswith("NoSuch"):
+        raise moved_by_another(names[0], lake)
+    if status in DENIED:
+        raise denied(lake, status)
+    kind = UnansweredError if status >= SERVERS_FAULT else LakeError
+    raise kind(
+        f"the catalog did not accept the change: {status} {error_type(answer)}".rstrip(),
+        where=f"{len(names)} tables, {names[0]} first, in {lake.place}",
+        way_out="run again: it completes what is missing"
+        if status >= SERVERS_FAULT
+        else "check that this user may change these tables there",
+    )

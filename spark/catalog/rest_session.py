@@ -52,12 +52,18 @@ _servers: dict[tuple[Any, ...], RestServer] = {}
 
 @dataclass(frozen=True)
 class Answered:
-    """A table as the server says it is now; ``config``: what it says about the table's storage."""
+    """A table as the server says it is now.
+
+    Attributes:
+        config: what it says about the table's storage.
+        lends: it lends keys for parts of the storage.
+    """
 
     location: str
     metadata: Metadata
     size: int
     config: Mapping[str, str]
+    lends: bool = False
 
 
 class RestServer(RestCatalog):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from slotlake.decoder.failpoints import reach
 from slotlake.spark import lake_files
 from slotlake.spark.catalog.open import open_catalog
-from slotlake.spark.exchange import CONTROL_DIRECTORY
+from slotlake.spark.exchange import CONTROL_DIRECTORY, exchange_path
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import LakeName, belongs
 from slotlake.spark.publish.swap import load
@@ -58,10 +58,14 @@ def drop_tables(
 def executors_folder(lake: LakeSettings) -> Location:
     """Return the folder of the notes by which a lake's executors are known to share its warehouse.
 
+    It is in the warehouse; on this machine where keys are lent, which are for tables only.
+
     Args:
         lake: the lake.
     """
     digest = hashlib.sha256(f"{lake.place} {lake.namespace}".encode()).hexdigest()[:16]
+    if lake.borrows_keys:
+        return Location(f"file://{exchange_path(lake, 'executors', digest)}")
     return lake.root / CONTROL_DIRECTORY / "executors" / digest
 
 

@@ -51,8 +51,15 @@ def scratch_of(lake: LakeSettings, namespace: str) -> LakeSettings:
     """The same catalog and warehouse, with another namespace.
 
     Raises:
-        LakeError: it is the live lake's, or would be taken for a part of it.
+        LakeError: it is the live lake's, or would be taken for a part of it; or Spark has no keys for it.
     """
+    if lake.borrows_keys:
+        raise LakeError(
+            "a replay needs keys for the whole warehouse: its tables share files with those of the lake, and "
+            "the REST catalog lends Spark keys for one table at a time",
+            where=f"namespace {namespace} in {lake.place}",
+            way_out="give access_key and secret_key in lake.storage for the replay",
+        )
     if belongs(namespace, lake.namespace) or belongs(lake.namespace, namespace):
         raise LakeError(
             "a replay needs a namespace of its own",

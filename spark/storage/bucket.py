@@ -8,9 +8,10 @@ last request makes it visible; both are whole or nothing.
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
@@ -18,6 +19,7 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from slotlake.spark.storage import requests
 from slotlake.spark.storage.base import Store, StoredFile, StoreUnavailableError
+from slotlake.spark.storage.keys.signing import Keys
 from slotlake.spark.storage.location import S3_SCHEMES, Location
 from slotlake.spark.storage.recent import RecentContent
 from slotlake.spark.storage.settings import StorageSettings
@@ -41,14 +43,19 @@ class BucketStore(Store):
     Args:
         bucket: ``s3://bucket``, ``gs://bucket`` or ``abfss://container@account.dfs…``.
         settings: how it is reached.
+        lent: gives the keys that are lent for a part of it, other ones from time to time; None: those of
+            ``settings``.
     """
 
-    def __init__(self, bucket: str, settings: StorageSettings) -> None:
+    def __init__(
+        self, bucket: str, settings: StorageSettings, lent: Callable[[], Keys] | None = None
+    ) -> None:
+        keys = lent or settings.keys
         self._bucket = bucket
-        self._store = _opened(bucket, settings)
-        self._recent = RecentContent(_RECENT_BYTES_MAX)
+        self._store = _opened(bucket, settings, keys)
+        self._recent = RecentContent(_RECENT_BYTES_MAX) if lent is None else _shared(os.getpid())
         self._name = settings.endpoint or bucket
-        own = settings.keys if Location(bucket).scheme in S3_SCHEMES else None
+        own = keys if Location(bucket).scheme in S3_SCHEMES else None
         self._ask = requests.Endpoint(self._name, own).ask
 
     def read(self, location: Location) -> bytes:
@@ -227,23 +234,29 @@ class _Ranges(io.RawIOBase):
         return length
 
 
-def _opened(bucket: str, settings: StorageSettings) -> ObjectStore:
+@cache
+def _shared(process: int) -> RecentContent:
+    """What a process read lately with keys that are lent, of which each table has its own."""
+    return RecentContent(_RECENT_BYTES_MAX)
+
+
+def _opened(bucket: str, settings: StorageSettings, keys: Callable[[], Keys]) -> ObjectStore:
     limits = requests.limits(settings.endpoint)
     location = Location(bucket)
     if location.scheme in S3_SCHEMES:
         name = bucket.partition("://")[2]
         config = cast("Any", settings.obstore_config())
-        return S3Store(name, config=config, credential_provider=_credential(settings), **limits)
+        return S3Store(name, config=config, credential_provider=_credential(settings, keys), **limits)
     if location.scheme == "gs":
         return GCSStore.from_url(bucket, config=cast("Any", settings.google_config()), **limits)
     return AzureStore.from_url(bucket, config=cast("Any", settings.azure_config()), **limits)
 
 
-def _credential(settings: StorageSettings) -> Callable[[], S3Credential]:
+def _credential(settings: StorageSettings, current: Callable[[], Keys]) -> Callable[[], S3Credential]:
     """What gives obstore its keys: the environment alone would add a token of its own to other keys."""
 
     def credential() -> S3Credential:
-        keys, until = settings.keys(), None
+        keys, until = current(), None
         if (
             not settings.access_key
         ):  # obstore uses them until then; they are renewed, or others, before they end

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -31,6 +31,7 @@ class StorageSettings:
             it does where an endpoint is given.
         encryption: ``AES256`` or ``aws:kms``: server-side encryption of what is written.
         kms_key: the key's ARN, for ``aws:kms``.
+        lent: a REST catalog has lent the keys.
     """
 
     endpoint: str | None = None
@@ -41,6 +42,7 @@ class StorageSettings:
     path_style: bool | None = None
     encryption: str | None = None
     kms_key: str | None = None
+    lent: bool = False
 
     @property
     def uses_paths(self) -> bool:
@@ -55,8 +57,13 @@ class StorageSettings:
             StoreUnavailableError: who should give them does not answer.
         """
         if self.access_key and self.secret_key:
-            return Keys(self.access_key, self.secret_key, self.session_token or "")
+            origin = "the REST catalog" if self.lent else "lake.storage"
+            return Keys(self.access_key, self.secret_key, self.session_token or "", None, origin)
         return current_keys()
+
+    def without_keys(self) -> StorageSettings:
+        """Return the same with nobody's keys."""
+        return replace(self, access_key=None, secret_key=None, session_token=None)
 
     def signing_region(self) -> str:
         """Return the region for signatures; a machine that says none is asked where it is."""

@@ -3,6 +3,9 @@
 A REST catalog lends keys for a prefix; the longest prefix that fits a location is the one that counts, as in
 the REST specification ("storage-credentials").  Metadata holds plain locations, so this is asked wherever one
 is read.
+
+Invariant: where keys are lent for a lake (`lend`), nothing below its root is asked for with other keys, but
+for what was registered as having its own.
 """
 
 from __future__ import annotations
@@ -13,11 +16,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from slotlake.decoder.errors import LakeError
 from slotlake.spark.storage.base import Store
 from slotlake.spark.storage.folder import FolderStore, local_path
+from slotlake.spark.storage.keys.signing import Keys
 from slotlake.spark.storage.location import FOLDER_SCHEMES, Location
 from slotlake.spark.storage.settings import StorageSettings
 
@@ -41,26 +46,88 @@ class Loan:
 _folder = FolderStore()
 _lock = threading.Lock()
 _settings: dict[str, StorageSettings] = {}
+_own: set[str] = set()
+_lenders: dict[str, Callable[[Location], object]] = {}
 _loans: dict[str, tuple[float, Loan]] = {}
-_open: dict[tuple[int, str, StorageSettings], Store] = {}
+_open: dict[tuple[int, str, str, StorageSettings], Store] = {}
 
 
-def register(prefix: str, settings: StorageSettings, loan: Loan | None = None) -> None:
+def register(prefix: str, settings: StorageSettings, loan: Loan | None = None, *, own: bool = False) -> None:
     """Say how files under a prefix are reached, from now on.
 
     Args:
         prefix: a bucket, or a folder in one.
         settings: endpoint and keys.
         loan: until when the keys are good; None: for ever.
+        own: nobody is asked to lend keys for it, though it lies in a lake for which keys are lent.
     """
     with _lock:
         key = canonical(prefix).rstrip("/")
         _settings[key] = settings
+        _own.difference_update([key])
+        _own.update([key] if own else [])
         _loans.pop(key, None)
         if loan is not None:
             life = loan.until - time.time()
             renew_at = loan.until - min(_RENEWED_BEFORE_SECONDS, life * _RENEWED_BEFORE_SHARE)
             _loans[key] = renew_at, loan
+
+
+def lend(root: str, lender: Callable[[Location], object] | None) -> None:
+    """Say who lends keys for what lies below a lake's root.
+
+    Args:
+        root: the warehouse.
+        lender: registers a prefix of a location with keys, or raises an error of the lake; None: nobody.
+    """
+    with _lock:
+        key = canonical(root).rstrip("/")
+        if lender is None:
+            _lenders.pop(key, None)
+        else:
+            _lenders[key] = lender
+
+
+def is_lent(location: str) -> bool:
+    """Return whether keys were lent for a location.
+
+    Args:
+        location: in an object store.
+    """
+    with _lock:
+        return _registered(canonical(location)).lent
+
+
+def borrow_again(location: str) -> None:
+    """Ask for other keys for a location; nothing if nobody lends any.
+
+    Args:
+        location: in an object store.
+
+    Raises:
+        LakeError: who lends keys lends none for it.
+    """
+    where = canonical(location)
+    with _lock:
+        lender = _lenders.get(_root_of(where) or "")
+    if lender is not None:
+        lender(where)
+
+
+def settings_of(location: str) -> StorageSettings:
+    """Return how a location is reached now; keys that are about to end are renewed before.
+
+    Args:
+        location: in an object store.
+
+    Raises:
+        LakeError: nobody lends keys for it.
+    """
+    where = canonical(location)
+    _renew(where)
+    _borrow(where)
+    with _lock:
+        return _registered(where)
 
 
 def store_of(location: str) -> Store:
@@ -78,14 +145,15 @@ def store_of(location: str) -> Store:
             where=location,
             way_out="keep the table in a folder, or in an object store: s3://…, gs://… or abfss://…",
         )
-    _renew(canonical(where))
+    settings = settings_of(where)
     with _lock:
-        settings = _registered(canonical(where))
-        key = os.getpid(), where.bucket, settings  # a forked process cannot use its parent's connections
+        lent = (_prefix_of(canonical(where)) or "") if settings.lent else ""
+        settings = settings.without_keys() if lent else settings
+        key = os.getpid(), where.bucket, lent, settings  # a fork cannot use its parent's connections
         if key not in _open:
             from slotlake.spark.storage.bucket import BucketStore
 
-            _open[key] = BucketStore(where.bucket, settings)
+            _open[key] = BucketStore(where.bucket, settings, partial(_lent_keys, lent) if lent else None)
         return _open[key]
 
 
@@ -109,8 +177,29 @@ def _registered(location: str) -> StorageSettings:
 
 
 def _prefix_of(location: str) -> str | None:
-    fitting = [prefix for prefix in _settings if location == prefix or location.startswith(f"{prefix}/")]
-    return max(fitting, key=len, default=None)
+    place = location.rstrip("/")
+    while place and place not in _settings:
+        place = place.rpartition("/")[0]
+    return place or None
+
+
+def _root_of(location: str) -> str | None:
+    """The root of the lake that a location is in, if somebody lends keys for that lake."""
+    return max((each for each in _lenders if location.startswith(f"{each}/")), key=len, default=None)
+
+
+def _lent_keys(prefix: str) -> Keys:
+    """The keys for what lies below a prefix; they are others from time to time."""
+    return settings_of(prefix).keys()
+
+
+def _borrow(location: Location) -> None:
+    """Ask for keys, if none were lent for a location yet."""
+    with _lock:
+        prefix = _prefix_of(location) or ""
+        if _root_of(location) is None or prefix in _own or _registered(location).lent:
+            return
+    borrow_again(location)
 
 
 def _renew(location: str) -> None:

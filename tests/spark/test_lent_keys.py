@@ -42,7 +42,7 @@ class Lender:
             "s3.session-token-expires-at-ms": str(ends),
         }
         content = {"config": {}, "storage-credentials": [{"prefix": TABLE, "config": keys}]}
-        self.pointers._register(name, TABLE, content)
+        self.pointers.storage.register(name, TABLE, content)
         return None
 
 

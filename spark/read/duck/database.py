@@ -27,7 +27,8 @@ from slotlake.spark.read.table_names import pinned_metadata
 from slotlake.spark.storage.base import StoreRefusedError, StoreUnavailableError
 from slotlake.spark.storage.folder import local_path
 from slotlake.spark.storage.location import S3_SCHEMES, Location
-from slotlake.spark.storage.stores import canonical
+from slotlake.spark.storage.settings import StorageSettings
+from slotlake.spark.storage.stores import canonical, settings_of
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -66,7 +67,7 @@ def unreadable_reason(read_point: ReadPoint) -> str | None:
     if schemes:
         return f"DuckDB reads folders and S3 here, not {min(schemes)}://"
     try:
-        if read_point.lake.is_in_bucket:
+        if read_point.lake.is_in_bucket and not read_point.lake.borrows_keys:
             read_point.lake.storage.keys()
     except (StoreRefusedError, StoreUnavailableError) as error:
         return error.what
@@ -104,7 +105,8 @@ def reading(connection: DuckDBPyConnection, lake: LakeSettings, views: Views) ->
     catalog, namespace = lake.catalog, lake.namespace
     _load_extensions(connection, _EXTENSIONS + _S3_EXTENSIONS * lake.is_in_bucket)
     if lake.is_in_bucket:
-        connection.execute(_secret(lake))
+        for statement in _secrets(lake, views):
+            connection.execute(statement)
     with tempfile.TemporaryDirectory(prefix="slotlake-query-") as name:  # mode 0700
         folder = Path(name)
         numbered = enumerate(views.items())
@@ -173,15 +175,24 @@ def _place(location: str) -> str:
     return where if where.is_in_bucket else str(local_path(where))
 
 
-def _secret(lake: LakeSettings) -> str:
-    """The statement that tells DuckDB how the lake's bucket is reached, and no other."""
-    storage, address, keys = lake.storage, urlsplit(lake.storage.endpoint or ""), lake.storage.keys()
+def _secrets(lake: LakeSettings, views: Views) -> Iterator[str]:
+    """The statements that tell DuckDB how the lake's bucket is reached, and no other."""
+    if not lake.borrows_keys:
+        yield _secret("lake", lake.storage, lake.root.bucket)
+        return
+    folders = dict.fromkeys(_place(pinned.metadata["location"]) for pinned in views.values())
+    for number, folder in enumerate(folders):
+        yield _secret(f"table_{number}", settings_of(f"{folder}/data"), f"{folder}/")
+
+
+def _secret(name: str, storage: StorageSettings, scope: str) -> str:
+    address, keys = urlsplit(storage.endpoint or ""), storage.keys()
     parts = {"KEY_ID": keys.access_key, "SECRET": keys.secret_key, "SESSION_TOKEN": keys.token}
     parts |= {"REGION": storage.signing_region()}
     parts |= {"ENDPOINT": address.netloc, "URL_STYLE": "path" if storage.uses_paths else "vhost"}
-    listed = ", ".join(f"{name} {literal(text)}" for name, text in parts.items() if text)
+    listed = ", ".join(f"{key} {literal(text)}" for key, text in parts.items() if text)
     secure = "false" if address.scheme == "http" else "true"
-    return f"CREATE SECRET (TYPE s3, SCOPE {literal(lake.root.bucket)}, USE_SSL {secure}, {listed})"
+    return f"CREATE SECRET {name} (TYPE s3, SCOPE {literal(scope)}, USE_SSL {secure}, {listed})"
 
 
 def _extension_files(names: tuple[str, ...] = _EXTENSIONS) -> list[Path]:

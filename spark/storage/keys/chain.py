@@ -103,7 +103,9 @@ def _asked() -> Keys:
             "there are no keys for AWS: none in the pipeline file, and none that this machine has",
             where="AWS_ACCESS_KEY_ID, AWS_WEB_IDENTITY_TOKEN_FILE, AWS_PROFILE, ~/.aws, a container's role: "
             f"none; instance metadata: {error}",
-            way_out="give access_key and secret_key in lake.storage (a store), or set up one of these",
+            way_out="give access_key and secret_key in lake.storage (a store), or set up one of these; a "
+            "REST catalog that lends keys is asked for them with header.X-Iceberg-Access-Delegation: "
+            "vended-credentials in lake.rest",
         ) from None
 
 
