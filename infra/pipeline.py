@@ -50,13 +50,13 @@ class Pipeline(OpenPipeline):
 
     # -- the steps ------------------------------------------------------------------------------------
 
-    def init(self, *, progress: Progressing = silent) -> InitReport:
+    def init(self, *, progress: Progressing = silent, wait_seconds: float = 0.0) -> InitReport:
         """Make publication, slot and lake tables, and copy what the source holds. Idempotent."""
         from slotlake.infra.care.dropping import begin_again
         from slotlake.infra.copy.bootstrap import initialise
         from slotlake.infra.selection import known_tables
 
-        with self.exclusively(step="init"):
+        with self.exclusively(wait_seconds, step="init"):
             begin_again(self)
             report = initialise(self, progress)
             if not report.already:

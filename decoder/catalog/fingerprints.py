@@ -134,15 +134,13 @@ def table_fingerprints(
         tables: OIDs.
         publications: names of the publications that count.
     """
-    parameters = {"tables": list(tables), "publications": list(publications), "mark": WHOLE}
-    lists = connection.info.server_version >= _FIRST_WITH_SCHEMAS
-    query = _MEMBERS.format(whole=_WITHOUT_LISTS if lists else "") + (_SCHEMAS if lists else "")
+    attributes_query, members_query, parameters = rows_of_tables(connection, tables, publications)
     ways: dict[int, dict[str, str]] = {}
-    for oid, member, way in connection.execute(query.encode(), parameters).fetchall():
+    for oid, member, way in connection.execute(members_query.encode(), parameters).fetchall():
         ways.setdefault(int(oid), {})[str(member)] = str(way)
     names: dict[int, tuple[str, str, int]] = {}
     attributes: dict[int, dict[int, Attribute]] = {}
-    rows = connection.execute(_ATTRIBUTES.encode(), parameters).fetchall()
+    rows = connection.execute(attributes_query.encode(), parameters).fetchall()
     texts = printed_by(connection, {row[6] for row in rows})
     for oid, schema, table, storage, number, name, type_oid, *rest in rows:
         names[int(oid)] = schema, table, int(storage)
@@ -161,3 +159,25 @@ def table_fingerprints(
         )
         for oid, (schema, table, storage) in names.items()
     }
+
+
+def rows_of_tables(
+    connection: psycopg.Connection[Any], tables: Collection[int], publications: Sequence[str]
+) -> tuple[str, str, dict[str, Any]]:
+    """Return the query of the columns, that of the publications' entries, and their parameters.
+
+    Besides the texts of types (`decoder.catalog.type_texts`), a `TableFingerprint` is made of nothing else.
+    The first column of either is the table's OID.
+
+    Args:
+        connection: to the source, whose version decides.
+        tables: OIDs.
+        publications: names of the publications that count.
+    """
+    lists = connection.info.server_version >= _FIRST_WITH_SCHEMAS
+    members = _MEMBERS.format(whole=_WITHOUT_LISTS if lists else "") + (_SCHEMAS if lists else "")
+    return (
+        _ATTRIBUTES,
+        members,
+        {"tables": list(tables), "publications": list(publications), "mark": WHOLE},
+    )

@@ -88,7 +88,7 @@ FROM pg_catalog.{catalog} x WHERE x.oid >= {first} AND {chosen}
 
 def printed_by(connection: psycopg.Connection[Any], types: Collection[int]) -> dict[int, frozenset[str]]:
     """The traits of types, by OID, for types whose text may change: one query, and one per kind of object."""
-    oids = [oid for oid in types if oid >= FIRST_GENBKI_OID or oid in REG_OIDS]
+    oids = list(types_of_changing_text(types))
     if not oids:
         return {}
     traits_by_root: dict[int, set[str]] = {}
@@ -103,6 +103,11 @@ def printed_by(connection: psycopg.Connection[Any], types: Collection[int]) -> d
         for root in roots:
             traits_by_root.setdefault(root, set()).update(objects)
     return {root: frozenset(traits) for root, traits in traits_by_root.items()}
+
+
+def types_of_changing_text(types: Collection[int]) -> frozenset[int]:
+    """Return those of these types, by OID, of which the text of a value may change without a change of it."""
+    return frozenset(oid for oid in types if oid >= FIRST_GENBKI_OID or oid in REG_OIDS)
 
 
 def _objects(connection: psycopg.Connection[Any], kind: str) -> set[str]:

@@ -10,8 +10,9 @@ is not a finding.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 import psycopg
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from slotlake.spark.names import LakeName
 
 Repair = Literal["mend", "renew", "copy", "pull"]
+_TABLES_ASKED_FIRST = 10
 _UNFINISHED = "a recovery was begun, and ended before it was done"
 WAY_OUT = "run `slotlake recover`: it shows what it will do, and with --yes does it"
 
@@ -242,14 +244,24 @@ def _all_republished(pipeline: OpenPipeline) -> bool:
         for fingerprint in fingerprints
         if fingerprint is not None and fingerprint.members
     }
+    # One table that is published as before is enough, and nearly always it is among the first.
+    some = dict(islice(members_before.items(), _TABLES_ASKED_FIRST))
+    published_as_before = _published_as_before(pipeline, some)
+    if published_as_before is None or (not published_as_before and len(some) < len(members_before)):
+        published_as_before = _published_as_before(pipeline, members_before)
+    return published_as_before is False
+
+
+def _published_as_before(pipeline: OpenPipeline, members_before: Mapping[int, frozenset[str]]) -> bool | None:
+    """Return whether one of these tables is published by what published it; None if none is published."""
     members_now = {
         oid: fingerprint.members
         for oid, fingerprint in fingerprints_at(pipeline, members_before.keys(), None).items()
         if fingerprint.members
     }
-    return bool(members_now) and all(
-        not members_before[oid] & members for oid, members in members_now.items()
-    )
+    if not members_now:
+        return None
+    return any(members_before[oid] & members for oid, members in members_now.items())
 
 
 def _slot_findings(pipeline: OpenPipeline, position: int) -> Iterator[Finding]:

@@ -33,6 +33,7 @@ def init(
         ),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Install the event trigger without a question.")] = False,
+    wait: WaitOption = 0.0,
 ) -> None:
     """Create the publication, the slot and the lake tables, and copy all rows of the source.
 
@@ -45,7 +46,7 @@ def init(
         return
     with open_pipeline(pipeline) as opened, progress_shown(as_json) as progress:
         trigger = _trigger(opened, as_json, yes=yes) if ddl_trigger else None
-        report = replace(opened.init(progress=progress), ddl_trigger=trigger)
+        report = replace(opened.init(progress=progress, wait_seconds=wait), ddl_trigger=trigger)
     show(report, as_json, texts.init_text)
 
 

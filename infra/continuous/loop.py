@@ -1,8 +1,9 @@
 """Micro-batches in a loop: wait until the source has changes, sync, say what came, wait again.
 
 The loop has the pipeline's lock only during a batch.  Whoever waits for the lock gets it between two batches
-(infra/locking/): a verification, a backfill, maintenance, a scheduled run.  Invariant: the loop remembers
-nothing that the next batch needs, so it can be killed at any moment, and another run goes on.
+(infra/locking/): a verification, a backfill, maintenance, a scheduled run.  The slot has one reader: while a
+loop on another machine reads it, this one stands by, and goes on when that one has ended.  Invariant: the
+loop remembers nothing that the next batch needs, so it can be killed at any moment, and another run goes on.
 
 It tries again after errors that waiting mends, for a limited time.  All other errors end it, but an error of
 one table sets that table aside in the sync (infra/selection/aside.py) and does not reach the loop.
@@ -13,7 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,8 @@ _IDLE_SECONDS, _IDLE_SECONDS_MAX = 10.0, 60.0
 _EMPTY_SECONDS = 1.0
 _COMPACT_SECONDS = 0.0  # one table per batch: tables that grow alike are due in the same batch
 _RETRY_SECONDS, _RETRY_SECONDS_MAX = 1.0, 30.0
+_STAND_BY_SECONDS = 2.0
+ALIVE = "run.alive"
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,7 @@ class _Loop:
         self.totals = RunTotals()
         self._position = 0
         self._failing_since: float | None = None
+        self._stands_by_for: str | None = None
         self._retry_seconds = _RETRY_SECONDS
         self._idle_seconds = _IDLE_SECONDS
 
@@ -129,8 +133,9 @@ class _Loop:
 
     def _batch_and_wait(self) -> None:
         began = time.monotonic()
+        self._note_alive()
         try:
-            report = self._sync()
+            report = None if self._stand_by() else self._sync()
         except SlotlakeError as error:
             self._wait_after(error)
             return
@@ -144,6 +149,28 @@ class _Loop:
         self._bell.pause(self._bounded(max(least, 0.0 if report.transactions else _EMPTY_SECONDS)))
         if not self.ended_by(self._position):
             self._watch.wait(self._bounded(self._idle_seconds))
+
+    def _note_alive(self) -> None:
+        """Touch a file of this machine, for those who watch over the process, as Kubernetes does."""
+        with suppress(OSError):
+            (self._pipeline.file.state_dir / ALIVE).touch()
+
+    def _stand_by(self) -> bool:
+        """Wait a moment if a run on another machine reads the slot; return whether one does."""
+        holder = self._watch.elsewhere()
+        if holder is not None:
+            if holder != self._stands_by_for:
+                self._listener.line(
+                    f"another machine works on pipeline {self._pipeline.name!r} ({holder}): this run stands "
+                    "by, and goes on when that one has ended"
+                )
+            self._failing_since = None
+            self._position = self._pipeline.position()
+            self._bell.pause(self._bounded(_STAND_BY_SECONDS))
+        elif self._stands_by_for is not None:
+            self._listener.line(f"that one has ended ({self._stands_by_for}): this run goes on")
+        self._stands_by_for = holder
+        return holder is not None
 
     def _sync(self) -> SyncReport | None:
         """Make one micro-batch; None if the run must end before it has the lock."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from slotlake.decoder.errors import SourceError
 from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.pressure import wal_now
+from slotlake.infra.source import standing_puller
 from slotlake.infra.source.own_puller import OwnPuller
 
 if TYPE_CHECKING:
@@ -47,6 +48,14 @@ class WalWatch:
         self._puller.begin()
         if not self._puller.serves:
             self._wal = self._wal_position()
+
+    def elsewhere(self) -> str | None:
+        """Say who reads the slot on another machine; None if nobody does.
+
+        Raises:
+            LockUnreachableError: the database of the lock does not answer.
+        """
+        return None if self._puller.serves else standing_puller.elsewhere(self._pipeline)
 
     def wait(self, seconds: float) -> None:
         """Wait until there are changes, at most so long."""

@@ -44,8 +44,17 @@ _SESSION: Final = (
     "SET tcp_keepalives_count = 3",
     "SET idle_session_timeout = 0",
 )
+# Behind a pooler a transaction has the lock. Nothing of the server's is to end it.
+_TRANSACTION: Final = {
+    "idle_in_transaction_session_timeout": 90600,
+    "transaction_timeout": 170000,
+}
 _WAIT_SECONDS_MIN: Final = 0.5  # the connection of a process that was killed a moment ago ends within that
 _PAUSE_SECONDS: Final = 0.1
+_POOLER_ENDS: Final = (
+    ". A pooler is before that database: it must not end transactions that are idle (PgBouncer: "
+    "idle_transaction_timeout and query_timeout = 0)"
+)
 _SAID: Final = re.compile(r"/\* slotlake (\{.*\}) \*/")
 
 
@@ -57,6 +66,10 @@ class LockUnreachableError(LakeError):
     """The database of the lock cannot be reached."""
 
     retryable = True
+
+
+class LockPoolerError(LakeError):
+    """A pooler before the lock's database gives each statement another session, so nothing can be locked."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +111,7 @@ class SharedLock:
         self._number, self._turn = _number(key), _number(f"{key} turn")
         self._connection: psycopg.Connection[Any] | None = None
         self._comment, self._step = "", ""
+        self._pooled = self._has_turn = False
 
     @contextmanager
     def taken(self, step: str, wait_seconds: float) -> Iterator[None]:
@@ -110,6 +124,7 @@ class SharedLock:
         Raises:
             BusyError: another process, here or on another machine, has it.
             LockUnreachableError: the database does not answer.
+            LockPoolerError: a pooler is before the database that keeps no transaction together.
         """
         self._step, self._comment = step, f"/* slotlake {_description(step)} */"
         self._connection = self._connect()
@@ -118,10 +133,7 @@ class SharedLock:
             yield
         finally:
             connection, self._connection = self._connection, None
-            with suppress(psycopg.Error):  # at once, and not when the server has noticed
-                connection.execute(
-                    "ROLLBACK" if _is_in_transaction(connection) else self._call("pg_advisory_unlock")
-                )
+            self._release(connection)
             connection.close()
 
     def require(self) -> None:
@@ -144,7 +156,7 @@ class SharedLock:
                 f"{lost}",
                 where=f"{self._place.key}: {redact(self._place.dsn)}",
                 way_out="run the command again when no other run is at work; the step was stopped before it "
-                "published",
+                f"published{_POOLER_ENDS if self._pooled else ''}",
             )
 
     def holder(self) -> str | None:
@@ -161,12 +173,53 @@ class SharedLock:
     def _take(self, deadline: float) -> None:
         """Take it, after the turn: who waits has that, so that a loop of batches leaves the lock to it."""
         assert self._connection is not None
-        if self._is_pooled():
-            self._wait_until(self._tried_behind_pooler, deadline)
-            return
-        self._wait_until(lambda: self._tried(self._turn), deadline)
-        self._wait_until(lambda: self._tried(self._number), deadline)
-        self._connection.execute(f"SELECT pg_advisory_unlock({self._turn}) {self._comment}".encode())
+        self._pooled = self._is_pooled()
+        lock = "pg_try_advisory_lock"
+        if self._pooled:
+            self._begin()
+            lock = "pg_try_advisory_xact_lock"
+        self._has_turn = True
+        self._wait_until(lambda: self._tried("pg_try_advisory_lock", self._turn), deadline)
+        self._wait_until(lambda: self._tried(lock, self._number), deadline)
+        with self._errors():
+            self._connection.execute(f"SELECT pg_advisory_unlock({self._turn}) {self._comment}".encode())
+        self._has_turn = False
+
+    def _begin(self) -> None:
+        """Begin a transaction: behind a pooler nothing else keeps its session, and so its locks.
+
+        Raises:
+            LockPoolerError: the pooler allows none.
+        """
+        assert self._connection is not None
+        with self._errors():
+            try:
+                self._connection.execute("BEGIN")
+            except psycopg.Error as error:
+                if "statement pooling" not in str(error):
+                    raise
+                raise self._pooler_error() from None
+            for setting, since in _TRANSACTION.items():
+                if self._connection.info.server_version >= since:
+                    self._connection.execute(f"SET LOCAL {setting} = 0".encode())
+
+    def _pooler_error(self) -> LockPoolerError:
+        return LockPoolerError(
+            "the pipeline's lock cannot be taken: a connection pooler (PgBouncer or its like) gives each "
+            "statement another session",
+            where=f"{self._place.key}: {redact(self._place.dsn)}",
+            way_out="set pool_mode = transaction or session there for this database, or name the server "
+            "itself",
+        )
+
+    def _release(self, connection: psycopg.Connection[Any]) -> None:
+        """Release what is locked at once, and not when the server has noticed that the connection ended."""
+        turn, self._has_turn = self._has_turn, False
+        with suppress(psycopg.Error):
+            if not _is_in_transaction(connection):
+                connection.execute(self._call("pg_advisory_unlock"))
+            elif not turn:  # the turn goes with the session, which a pooler ends in mid-transaction only
+                connection.execute("ROLLBACK")
 
     def _wait_until(self, tried: Callable[[], bool], deadline: float) -> None:
         assert self._connection is not None
@@ -181,22 +234,12 @@ class SharedLock:
                 )
             time.sleep(_PAUSE_SECONDS)
 
-    def _tried(self, number: int) -> bool:
+    def _tried(self, function: str, number: int) -> bool:
         assert self._connection is not None
-        attempt = f"SELECT pg_try_advisory_lock({number}) {self._comment}"
+        attempt = f"SELECT {function}({number}) {self._comment}"
         with self._errors():
             return self._connection.execute(attempt.encode()).fetchone() == (True,)
         raise AssertionError("unreachable")
-
-    def _tried_behind_pooler(self) -> bool:
-        """Try in a transaction: behind a pooler nothing else keeps its session, and so its lock."""
-        assert self._connection is not None
-        with self._errors():
-            self._connection.execute("BEGIN; SET LOCAL idle_in_transaction_session_timeout = 0")
-            if self._connection.execute(self._call("pg_try_advisory_xact_lock")).fetchone() == (True,):
-                return True
-            self._connection.execute("ROLLBACK")
-        return False
 
     def _is_pooled(self) -> bool:
         """Whether a pooler is in between: it names another process than the server does."""

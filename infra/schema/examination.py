@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from slotlake.decoder.catalog.fingerprints import TableFingerprint
 from slotlake.decoder.catalog.publications import SourceTable
@@ -18,7 +19,12 @@ from slotlake.infra.schema.ddl_events import AlteredTable, altered_tables, prove
 from slotlake.infra.schema.findings import Findings
 from slotlake.infra.schema.renamed_objects import NAMES_BETWEEN, tables_naming_renamed_objects
 from slotlake.infra.schema.rules import Verdict, has_changes_beyond_lake, judge, reprinted_reason
-from slotlake.infra.source.fingerprints import CatalogFingerprint, fingerprints_at, partitions_below
+from slotlake.infra.source.fingerprints import (
+    CatalogFingerprint,
+    fingerprints_at,
+    followed_fingerprints,
+    partitions_below,
+)
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
@@ -26,6 +32,10 @@ if TYPE_CHECKING:
     from slotlake.spark.tables.schema import TableSchema
 
 Name = tuple[str, str]
+# Of each pipeline the tables that agreed, with both sides as they were.
+_AGREEING: WeakKeyDictionary[OpenPipeline, Mapping[Name, tuple[TableSchema, TableFingerprint]]] = (
+    WeakKeyDictionary()
+)
 _UNPUBLISHED = frozenset({"left"})
 _ELSEWHERE = "rows changed while the table had another name"
 
@@ -72,10 +82,11 @@ def examine(pipeline: OpenPipeline, batch: Batch, snapshot: ExportedSnapshot | N
     """
     examined = _examined(pipeline, batch, snapshot)
     reasons = _reasons_by_rows(pipeline, examined)
+    agreeing = _agreeing(pipeline, examined)
     suspects = {
         name: mirror
         for name, mirror in examined.mirrors.items()
-        if name in reasons or _differs(mirror, examined)
+        if name in reasons or name not in agreeing or _differs_in_rows(mirror, examined)
     }
     return _findings(pipeline, examined, suspects, reasons) if suspects else Findings()
 
@@ -100,7 +111,7 @@ def _examined(pipeline: OpenPipeline, batch: Batch, snapshot: ExportedSnapshot |
         batch,
         mirrors,
         relations,
-        fingerprints_at(pipeline, [relation_id(mirror) for mirror in mirrors.values()], snapshot_name),
+        followed_fingerprints(pipeline, [relation_id(each) for each in mirrors.values()], snapshot_name),
         point,
         snapshot_name,
         at_end=snapshot is not None and snapshot.lsn == batch.end_lsn,
@@ -143,16 +154,41 @@ def _with_rows_of_a_root(pipeline: OpenPipeline, examined: _Examined) -> set[Nam
     return {names[oid] for oid in partitions_below(pipeline, names, strangers, examined.snapshot)}
 
 
-def _differs(mirror: TableSchema, examined: _Examined) -> bool:
-    """Return whether a table must be judged. For most tables, most of the time, nothing differs."""
-    before, now = CatalogFingerprint.from_json(mirror.fingerprint), examined.fingerprint(mirror)
-    if before is None or now is None:
-        return True
-    if (now.schema, now.table) != (mirror.schema, mirror.table):
-        return True
+def _agreeing(pipeline: OpenPipeline, examined: _Examined) -> set[Name]:
+    """The tables that agree with the source's catalog. For most tables, most of the time, nothing differs.
+
+    Both sides are the same objects as long as nothing changed, and what is equal stays equal.
+    """
+    before = _AGREEING.get(pipeline, {})
+    pairs = {name: (mirror, examined.fingerprint(mirror)) for name, mirror in examined.mirrors.items()}
+    agreeing = {
+        name: (mirror, now)
+        for name, (mirror, now) in pairs.items()
+        if now is not None and (_are_same(before.get(name), mirror, now) or _agree(mirror, now))
+    }
+    _AGREEING[pipeline] = agreeing
+    return set(agreeing)
+
+
+def _are_same(
+    before: tuple[TableSchema, TableFingerprint] | None, mirror: TableSchema, now: TableFingerprint
+) -> bool:
+    return before is not None and before[0] is mirror and before[1] is now
+
+
+def _agree(mirror: TableSchema, now: TableFingerprint) -> bool:
+    """Return whether the catalog says of a table what its mirror was copied from."""
+    before = CatalogFingerprint.from_json(mirror.fingerprint)
+    if before is None or (now.schema, now.table) != (mirror.schema, mirror.table):
+        return False
     present = CatalogFingerprint.of(now, [column.number for column in mirror.live], before)
-    if present != before or any(number > before.last for number in now.numbers.values()):
-        return True
+    return present == before and all(number <= before.last for number in now.numbers.values())
+
+
+def _differs_in_rows(mirror: TableSchema, examined: _Examined) -> bool:
+    """Return whether the batch has rows with columns that the lake does not have."""
+    if not examined.relations_of(mirror):
+        return False
     lake_columns = {(column.name, column.type_oid, column.typmod) for column in mirror.live}
     row_columns = {
         (column.name, column.type_oid, column.typmod)

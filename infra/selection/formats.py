@@ -5,16 +5,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from slotlake.spark.names import LakeName
     from slotlake.spark.read.point import ReadPoint
 
 
-def other_formats(point: ReadPoint) -> dict[LakeName, tuple[int, int]]:
-    """Return the tables, derived ones included, with their format and the one that the file asks for."""
+def other_formats(
+    point: ReadPoint, only: Collection[LakeName] | None = None
+) -> dict[LakeName, tuple[int, int]]:
+    """Return the tables, derived ones included, with their format and the one that the file asks for.
+
+    Args:
+        point: the lake's tables.
+        only: look only at these mirrors and what is derived from them.
+    """
     from slotlake.spark.tables import metadata
 
     others = {}
     for mirror, table in point.mirrors().items():
+        if only is not None and mirror not in only:
+            continue
         wanted = point.lake.format_of(table.source_name)
         for name in (mirror, *point.derived_tables_of(mirror).values()):
             present = int(metadata.load_top(point.pinned[name].pointer)["format-version"])

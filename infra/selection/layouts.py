@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from slotlake.decoder.errors import LakeError, PipelineFileError
@@ -81,13 +81,22 @@ def _of(term: Term) -> str:
     return "a plain column" if term.kind == "identity" else f"{term.kind}(…)"
 
 
-def other_layouts(point: ReadPoint) -> dict[LakeName, tuple[str, str]]:
-    """Return the tables, derived ones included, with their layout and the one that the file asks for."""
+def other_layouts(
+    point: ReadPoint, only: Collection[LakeName] | None = None
+) -> dict[LakeName, tuple[str, str]]:
+    """Return the tables, derived ones included, with their layout and the one that the file asks for.
+
+    Args:
+        point: the lake's tables.
+        only: look only at these mirrors and what is derived from them.
+    """
     from slotlake.spark.history.layouts import lake_layout
     from slotlake.spark.tables.layout import LAYOUT_PROPERTY, layout_of
 
     others: dict[LakeName, tuple[str, str]] = {}
     for mirror, schema in point.mirrors().items():
+        if only is not None and mirror not in only:
+            continue
         layout = point.lake.layout_of(schema.source_name)
         names = {"": mirror, **point.derived_tables_of(mirror)}
         for mode, name in names.items():

@@ -6,13 +6,14 @@ that, until a command changes it: an edit of the file alone changes nothing. Syn
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
 from slotlake.infra.selection.formats import other_formats
 from slotlake.infra.selection.layouts import other_layouts
+from slotlake.spark.names import COMMITS
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
@@ -20,6 +21,14 @@ if TYPE_CHECKING:
     from slotlake.spark.read.point import ReadPoint
 
 _NAMED_MAX = 3
+
+
+class Others(Protocol):
+    """Returns the tables that differ from the pipeline file, of all mirrors or of some."""
+
+    def __call__(
+        self, point: ReadPoint, only: Collection[LakeName] | None = None
+    ) -> Mapping[LakeName, tuple[Any, Any]]: ...
 
 
 @dataclass(frozen=True)
@@ -32,16 +41,19 @@ class Asked:
     name: str
     what: str
     verb: str
-    others: Callable[[ReadPoint], Mapping[LakeName, tuple[Any, Any]]]
+    others: Others
 
     @property
     def command(self) -> str:
         """What changes the tables."""
         return f"slotlake {self.name}"
 
-    def differences(self, point: ReadPoint) -> str:
-        """Return in words which tables differ; empty if none does."""
-        others = self.others(point)
+    def in_words(self, others: Mapping[LakeName, tuple[Any, Any]]) -> str:
+        """Return in words which tables differ; empty if none does.
+
+        Args:
+            others: as `Others` returns them.
+        """
         if not others:
             return ""
         named = [
@@ -55,13 +67,23 @@ class Asked:
 
 FORMAT = Asked("format", "Iceberg format", "has", other_formats)
 LAYOUT = Asked("layout", "layout", "is", other_layouts)
-_NOTED: WeakKeyDictionary[OpenPipeline, list[str]] = WeakKeyDictionary()
+_ASKED = (FORMAT, LAYOUT)
+
+
+@dataclass(frozen=True)
+class _Noted:
+    """What a sync has seen: each table's pointer, and of each `Asked` the tables that differ."""
+
+    pointers: Mapping[LakeName, str]
+    others: Sequence[Mapping[LakeName, tuple[Any, Any]]]
+
+
+_NOTED: WeakKeyDictionary[OpenPipeline, _Noted] = WeakKeyDictionary()
 
 
 def pending_changes(point: ReadPoint) -> list[tuple[str, str]]:
     """Return in words which tables differ from the pipeline file, each time with the way out."""
-    pairs = ((asked.differences(point), asked.command) for asked in (FORMAT, LAYOUT))
-    return [(what, f"they keep theirs until you run {command}") for what, command in pairs if what]
+    return _with_way_out([asked.others(point) for asked in _ASKED])
 
 
 def pending_warnings(point: ReadPoint) -> list[str]:
@@ -70,10 +92,37 @@ def pending_warnings(point: ReadPoint) -> list[str]:
 
 
 def note_pending(pipeline: OpenPipeline, point: ReadPoint) -> None:
-    """Note what is to be warned of at a point that a sync has read anyway: it reads all tables for that."""
-    _NOTED[pipeline] = pending_warnings(point)
+    """Note what is to be warned of at a point that a sync has read anyway.
+
+    Of a thousand tables, of which a batch changed ten, ten are looked at.
+    """
+    pointers = {name: each.pointer for name, each in point.pinned.items() if name.table != COMMITS}
+    before = _NOTED.get(pipeline)
+    changed = None if before is None else _changed_mirrors(before.pointers, pointers, point)
+    if before is None or changed is None:
+        _NOTED[pipeline] = _Noted(pointers, [asked.others(point) for asked in _ASKED])
+    elif changed:
+        same = [{name: of for name, of in each.items() if name not in changed} for each in before.others]
+        others = [{**rest, **asked.others(point, changed)} for asked, rest in zip(_ASKED, same, strict=True)]
+        _NOTED[pipeline] = _Noted(pointers, others)
 
 
 def noted_pending(pipeline: OpenPipeline) -> list[str]:
     """Return the warnings of the last point that was noted."""
-    return _NOTED.get(pipeline, [])
+    noted = _NOTED.get(pipeline)
+    return [] if noted is None else [f"{what}: {way_out}" for what, way_out in _with_way_out(noted.others)]
+
+
+def _changed_mirrors(
+    before: Mapping[LakeName, str], now: Mapping[LakeName, str], point: ReadPoint
+) -> set[LakeName] | None:
+    """The mirrors with another pointer; None if anything else has changed, as a derived table."""
+    if before.keys() != now.keys():
+        return None
+    changed = {name for name, pointer in now.items() if before[name] != pointer}
+    return changed if changed <= point.mirrors().keys() else None
+
+
+def _with_way_out(others: Sequence[Mapping[LakeName, tuple[Any, Any]]]) -> list[tuple[str, str]]:
+    pairs = ((asked.in_words(each), asked.command) for asked, each in zip(_ASKED, others, strict=True))
+    return [(what, f"they keep theirs until you run {command}") for what, command in pairs if what]

@@ -12,12 +12,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg import sql
 
 from slotlake.decoder.catalog.fingerprints import WHOLE, TableFingerprint, table_fingerprints
 from slotlake.decoder.catalog.publications import SourceTable
+from slotlake.decoder.catalog.remembered_fingerprints import RememberedFingerprints
 from slotlake.decoder.catalog.vanished import vanished_error
 from slotlake.decoder.errors import ChangedMeanwhileError
 from slotlake.decoder.server.source import source_session
@@ -35,6 +37,7 @@ WHERE c.oid = ANY (%(tables)s) AND c.relispartition
 """
 # Every batch reads the fingerprints of all tables; with fewer places than tables, each would be parsed again.
 _READ_LATELY = 1 << 15
+_REMEMBERED: WeakKeyDictionary[OpenPipeline, RememberedFingerprints] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -171,6 +174,29 @@ def fingerprints_at(
         return {}
     with catalog_at(pipeline, snapshot) as connection:
         return table_fingerprints(connection, tables, pipeline.source.publications)
+
+
+def followed_fingerprints(
+    pipeline: OpenPipeline, tables: Collection[int], snapshot: str | None
+) -> dict[int, TableFingerprint]:
+    """Read what the source's catalog says of all tables that the lake follows.
+
+    As `fingerprints_at`, but what has not changed since this process read it is neither fetched nor read
+    again, and is the same object.
+
+    Args:
+        pipeline: the pipeline, with its source and publications.
+        tables: OIDs of tables.
+        snapshot: name of an exported snapshot of the source; None for the catalog of now.
+
+    Returns:
+        OID → description; a table that is not there is left out.
+    """
+    if not tables:
+        return {}
+    remembered = _REMEMBERED.setdefault(pipeline, RememberedFingerprints())
+    with catalog_at(pipeline, snapshot) as connection:
+        return remembered.fingerprints(connection, tables, pipeline.source.publications)
 
 
 def partitions_below(

@@ -89,6 +89,17 @@ def process_id(pipeline: OpenPipeline) -> int | None:
     return None
 
 
+def elsewhere(pipeline: OpenPipeline) -> str | None:
+    """Say who serves the pipeline on another machine; None if nobody does, or this machine.
+
+    Raises:
+        LockUnreachableError: the database of the lock does not answer.
+    """
+    if not pipeline.file.shares_state or process_id(pipeline) is not None:
+        return None
+    return pipeline.locks.shared(FOLLOWING).holder()
+
+
 def _place(pipeline: OpenPipeline) -> Path:
     return pipeline.file.state_dir / _PLACE
 
@@ -131,8 +142,8 @@ def serve(
         SlotlakeError: the lake has no position, or the source cannot be read at the start.
     """
     pipeline.file.state_dir.mkdir(parents=True, exist_ok=True)
-    with _only_one(pipeline), _listening(pipeline) as listener:
-        server = _Server(pipeline, notify, bell)
+    with _only_one(pipeline) as require_lock, _listening(pipeline) as listener:
+        server = _Server(pipeline, notify, bell, require_lock)
         try:
             began()
             server.serve(listener)
@@ -141,8 +152,14 @@ def serve(
 
 
 class _Server:
-    def __init__(self, pipeline: OpenPipeline, notify: Callable[[str], None], bell: Bell | None) -> None:
-        self._notify, self._bell = notify, bell
+    def __init__(
+        self,
+        pipeline: OpenPipeline,
+        notify: Callable[[str], None],
+        bell: Bell | None,
+        require_lock: Callable[[], None],
+    ) -> None:
+        self._notify, self._bell, self._require_lock = notify, bell, require_lock
         self._stopped = self._rang = False
         self._stream = StandingStream(pipeline.pulling, notify)
         self._stream.at(pipeline.position())
@@ -188,17 +205,27 @@ class _Server:
         if self._bell is not None:
             self._rang = False
             self._bell.forget()  # the batch takes all that it rang for
+        self._see_lock()
         batch = self._stream.batch(request["position"], request["until"], whole=request["whole"])
         if self._bell is None and not batch.empty:
             self._notify(f"{batch.name}: {batch.transactions} transactions, {batch.changes} changes")
         return {"path": str(batch.path), "manifest": dict(batch.manifest)}
+
+    def _see_lock(self) -> None:
+        """End if another machine may serve by now; the slot is free then, and who asked tries again."""
+        try:
+            self._require_lock()
+        except BusyError:
+            self._stopped = True
+            raise
 
     def end(self) -> None:
         self._stream.end()
 
 
 @contextmanager
-def _only_one(pipeline: OpenPipeline) -> Iterator[None]:
+def _only_one(pipeline: OpenPipeline) -> Iterator[Callable[[], None]]:
+    """Be the only one; gives what raises `BusyError` once the lock against other machines is lost."""
     handle = os.open(pipeline.file.state_dir / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -211,9 +238,10 @@ def _only_one(pipeline: OpenPipeline) -> Iterator[None]:
         ) from None
     try:
         with ExitStack() as locks:
+            shared = pipeline.locks.shared(FOLLOWING)
             if pipeline.file.shares_state:
-                locks.enter_context(pipeline.locks.shared(FOLLOWING).taken(FOLLOWING, 0.0))
-            yield
+                locks.enter_context(shared.taken(FOLLOWING, 0.0))
+            yield shared.require
     finally:
         os.close(handle)
 

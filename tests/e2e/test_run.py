@@ -140,6 +140,7 @@ def test_batches_come_and_others_get_their_turn(
             _idle(database, running)
             assert pipeline.status().batch_lag_seconds is not None
             assert pipeline.status().standing_puller == os.getpid()
+            assert (pipeline.file.state_dir / loop.ALIVE).exists(), "a probe sees that it looks"
             running.bell.stop()
             ended = running.end()
         assert (ended.ended_by, ended.lsn) == ("stop", pipeline.status().last_consistent_lsn)

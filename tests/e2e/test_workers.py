@@ -8,14 +8,18 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Iterator
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from slotlake import Pipeline
-from slotlake.decoder.errors import BusyError, PipelineFileError
+from slotlake.decoder.errors import BusyError, PipelineFileError, SlotBusyError
 from slotlake.decoder.failpoints import happening
 from slotlake.infra.archive.state import StoredState
 from slotlake.infra.local.object_store import LocalObjectStore
@@ -26,7 +30,7 @@ from slotlake.spark.storage.settings import StorageSettings
 from tests.catalogs import postgres_uri
 from tests.conftest import Database, fresh_database
 from tests.e2e.joins import big
-from tests.e2e.oracle import assert_equal, pipeline_file
+from tests.e2e.oracle import assert_equal, differences, pipeline_file
 from tests.storage import moved_to
 from tests.workers import Worker, needs_namespaces
 
@@ -181,6 +185,66 @@ def _end_locks(catalog: Database) -> None:
         "WHERE application_name = 'slotlake lock' AND datname = current_database()"
     )
     assert ended == 1
+
+
+@LONG
+@needs_namespaces
+def test_two_machines_run_and_one_stands_by(
+    database: Database, catalog: Database, shop: Path, connect: str, tmp_path: Path
+) -> None:
+    """It says whom it waits for, and goes on when that one is killed; or when the lock's session is lost."""
+    environment = {"SLOTLAKE_SPARK_REMOTE": connect}
+    one, two = (Worker(shop, environment, name=name) for name in ("one", "two"))
+    assert one.run("init").returncode == 0
+    logs = [tmp_path / "one.log", tmp_path / "two.log"]
+    with Pipeline.open(shop, remote=connect) as here, ExitStack() as machines:
+        first = machines.enter_context(_running(one, logs[0]))
+        _change(database, 1)
+        _until(lambda: not differences(database, here, TABLES), "the first machine syncs", logs)
+        second = machines.enter_context(_running(two, logs[1]))
+        _until(lambda: "this run stands by" in logs[1].read_text(), "the second stands by", logs)
+        assert re.search(r"\(process \d+ on one, since .*\): this run stands by", logs[1].read_text())
+        _change(database, 2)
+        _until(lambda: not differences(database, here, TABLES), "the first machine goes on", logs)
+        with pytest.raises(SlotBusyError, match="the slot is in use") as busy:
+            here.verify()
+        assert "the standing puller is process" in busy.value.where
+        first.kill()
+        began = time.monotonic()
+        _change(database, 3)
+        _until(lambda: not differences(database, here, TABLES), "the second takes over", logs)
+        assert time.monotonic() - began < 30
+        assert "this run goes on" in logs[1].read_text()
+        machines.enter_context(_running(one, tmp_path / "again.log"))
+        _until(lambda: "stands by" in (tmp_path / "again.log").read_text(), "the first one is back", logs)
+        ended = (
+            "SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity WHERE application_name ="
+        )
+        assert catalog.execute(f"{ended} 'slotlake lock' AND datname = current_database()")[0][0] >= 1
+        for seed in range(4, 7):
+            _change(database, seed)
+            _until(lambda: not differences(database, here, TABLES), "one of them goes on", logs)
+        assert second.poll() is None
+    with Pipeline.open(shop, remote=connect) as here:
+        assert here.verify().equal
+
+
+@contextmanager
+def _running(worker: Worker, log: Path) -> Iterator[subprocess.Popen[str]]:
+    code = "import sys; from slotlake.infra.cli.main import main; sys.exit(main())"
+    program = [sys.executable, "-P", "-u", "-c", code, "run", str(worker.file)]
+    with worker.popen(program, {}, log) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _until(true: Callable[[], bool], what: str, logs: Sequence[Path]) -> None:
+    deadline = time.monotonic() + 120
+    while not true():
+        assert time.monotonic() < deadline, (what, [log.read_text()[-3000:] for log in logs if log.exists()])
+        time.sleep(0.1)
 
 
 SMALL_PARTS = "import slotlake.decoder.copy.parts as parts; parts.PART_BYTES = 50000"

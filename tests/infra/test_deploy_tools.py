@@ -57,8 +57,9 @@ def test_no_choice_of_profiles_needs_a_part_of_another_one() -> None:
 # -- the chart ------------------------------------------------------------------------------------------
 
 
-def _rendered(*options: str) -> list[dict[str, Any]]:
-    text = run(built(HELM), "template", "shop", CHART, "-f", VALUES, "-n", "data", *options)
+def _rendered(*options: str, kubernetes: str = "1.34.0") -> list[dict[str, Any]]:
+    version = ("--kube-version", kubernetes)  # Go's build takes the oldest one that it knows
+    text = run(built(HELM), "template", "shop", CHART, "-f", VALUES, "-n", "data", *version, *options)
     return [each for each in yaml.safe_load_all(text) if each]
 
 
@@ -117,19 +118,35 @@ def test_the_chart_refuses_wrong_values(wrong: str) -> None:
 
 
 @needs_long
+def test_several_pods_need_the_state_in_a_store() -> None:
+    two = ("--set", "replicas=2,state.volume=false")
+    (stateful,) = [each for each in _rendered(*two) if each["kind"] == "StatefulSet"]
+    assert stateful["spec"]["replicas"] == 2
+    assert "volumeClaimTemplates" not in stateful["spec"]
+    assert "state" in {each["name"] for each in stateful["spec"]["template"]["spec"]["volumes"]}
+    (one,) = [each for each in _rendered() if each["kind"] == "StatefulSet"]
+    assert [each["metadata"]["name"] for each in one["spec"]["volumeClaimTemplates"]] == ["state"]
+    folders = "pipeline.changelog.path=log,pipeline.state.path=notes"
+    for wrong, said in (("replicas=2", "several pods need"), ("state.volume=false", "loses the state")):
+        with pytest.raises(AssertionError, match=said):
+            _rendered("--set", f"{folders},{wrong}")
+
+
+@needs_long
 def test_kubernetes_schemas_accept_all_forms_of_the_chart(tmp_path: Path) -> None:
     python = _schemas()
     forms: tuple[tuple[str, ...], ...] = (
         (),
         ("--set", "init.enabled=false,liveness.silentMinutesMax=0"),
+        ("--set", "replicas=2,state.volume=false"),
         ("--set", "serviceAccount.create=false,serviceAccount.name=mine"),
         ("--set", "state.storageClass=fast,priorityClassName=high,nodeSelector.disk=ssd,podLabels.team=data"),
         ("--set", "image.pullSecrets[0].name=r,tolerations[0].operator=Exists,podAnnotations.a=b"),
     )
     for number, options in enumerate(forms):
-        file = tmp_path / f"{number}.yaml"
-        file.write_text(yaml.safe_dump_all(_rendered(*options)))
         for version in ("1.25", "1.34"):
+            file = tmp_path / f"{number}-{version}.yaml"
+            file.write_text(yaml.safe_dump_all(_rendered(*options, kubernetes=f"{version}.0")))
             run(python, "-m", "kubernetes_validate", "--strict", "--no-warn", "-k", version, file)
 
 

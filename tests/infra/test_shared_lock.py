@@ -16,11 +16,19 @@ from unittest.mock import MagicMock
 import pytest
 
 from slotlake.decoder.errors import BusyError
-from slotlake.infra.locking.shared import LockLostError, LockPlace, LockUnreachableError, SharedLock
+from slotlake.infra.locking.shared import (
+    LockLostError,
+    LockPlace,
+    LockPoolerError,
+    LockUnreachableError,
+    SharedLock,
+)
 from slotlake.spark.catalog.fence import fenced
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.lake import LakeSettings
 from tests.conftest import Database
+from tests.infra.deployment import needs_long
+from tests.pooler import pooler, until_it_listens
 
 pytestmark = pytest.mark.server
 _HOLD = """
@@ -117,20 +125,76 @@ def test_a_database_that_does_not_answer(database: Database) -> None:
 
 def test_who_waits_is_next(database: Database) -> None:
     """A loop that takes the lock again at once does not get it before who waits."""
+    _see_who_is_next(database, database.dsn)
+
+
+def _see_who_is_next(database: Database, dsn: str) -> None:
     order = []
 
     def wait() -> None:
-        with _lock(database).taken("verify", 30.0):
+        with _lock(database, dsn=dsn).taken("verify", 30.0):
             order.append("verify")
 
     waiting = threading.Thread(target=wait)
-    with _lock(database).taken("run", 0.0):
+    with _lock(database, dsn=dsn).taken("run", 0.0):
         waiting.start()
         time.sleep(0.5)
-    with _lock(database).taken("run", 30.0):
+    with _lock(database, dsn=dsn).taken("run", 30.0):
         order.append("run")
     waiting.join()
     assert order == ["verify", "run"]
+
+
+@pytest.mark.parametrize("mode", ["transaction", pytest.param("session", marks=needs_long)])
+def test_behind_a_real_pooler(database: Database, tmp_path: Path, mode: str) -> None:
+    """With three sessions of the server for all: a lock that a session alone had would go to strangers."""
+    with pooler(database, tmp_path, mode, default_pool_size="3", server_idle_timeout="0") as dsn:
+        until_it_listens(dsn)
+        direct = _lock(database)
+        with _lock(database, dsn=dsn).taken("apply", 0.0) as _:
+            for through in (database.dsn, dsn):
+                with pytest.raises(BusyError, match="another run of pipeline 'shop' is at work") as busy:
+                    _lock(database, dsn=through).taken("sync", 0.0).__enter__()
+                assert f"process {os.getpid()} on " in busy.value.where
+        with direct.taken("sync", 0.0), pytest.raises(BusyError):
+            _lock(database, dsn=dsn).taken("apply", 0.0).__enter__()
+        _see_who_is_next(database, dsn)
+        command = [sys.executable, "-c", _HOLD, dsn]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "taken\n"
+            holder.send_signal(signal.SIGKILL)
+        with _lock(database, dsn=dsn).taken("sync", 1.0):
+            pass
+        with pytest.raises(BusyError), _lock(database, dsn=dsn).taken("one", 0.0):
+            _lock(database, dsn=dsn).taken("two", 0.0).__enter__()
+        left = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
+        until = time.monotonic() + 5
+        while database.execute(f"{left} AND database = (SELECT oid FROM pg_database "
+                               "WHERE datname = current_database())") != [(0,)]:  # fmt: skip
+            assert time.monotonic() < until, "a session of the pooler still has a lock"
+            time.sleep(0.05)
+
+
+def test_a_pooler_of_statements_is_refused(database: Database, tmp_path: Path) -> None:
+    with pooler(database, tmp_path, "statement") as dsn:
+        until_it_listens(dsn)
+        with pytest.raises(LockPoolerError, match="connection pooler") as refused:
+            _lock(database, dsn=dsn).taken("sync", 0.0).__enter__()
+        assert not refused.value.retryable
+        assert "pool_mode = transaction" in refused.value.way_out
+
+
+@needs_long
+def test_a_pooler_that_ends_idle_transactions_is_named(database: Database, tmp_path: Path) -> None:
+    with pooler(database, tmp_path, idle_transaction_timeout="1") as dsn:
+        until_it_listens(dsn)
+        lock = _lock(database, dsn=dsn)
+        with lock.taken("apply", 0.0):
+            time.sleep(3)
+            with pytest.raises(LockLostError, match="in the middle of apply") as lost:
+                lock.require()
+        assert "idle_transaction_timeout" in lost.value.way_out
 
 
 def test_no_pointer_moves_without_the_lock(tmp_path: Path) -> None:

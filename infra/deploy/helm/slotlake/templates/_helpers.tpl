@@ -30,6 +30,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 {{- end -}}
 
+{{/* "yes" if the state is in an object store, so that several pods can work on the pipeline. */}}
+{{- define "slotlake.shared" -}}
+{{- $own := dig "state" "path" "" .Values.pipeline -}}
+{{- $log := dig "changelog" "path" "" .Values.pipeline -}}
+{{- if contains "://" (default $log $own) -}}yes{{- end -}}
+{{- end -}}
+
 {{/* What both containers share: image, user, variables, folders. */}}
 {{- define "slotlake.container" -}}
 image: {{ include "slotlake.image" . | quote }}
@@ -40,6 +47,8 @@ securityContext:
   capabilities: {drop: [ALL]}
 resources: {{- toYaml .Values.resources | nindent 2 }}
 env:
+  # In the state folder too: what this machine needs for itself.
+  - {name: SLOTLAKE_HOME, value: /var/lib/slotlake/home}
   {{- if .Values.caBundle.configMap }}
   - {name: SSL_CERT_FILE, value: /etc/slotlake-ca/ca.crt}
   {{- end }}

@@ -1,0 +1,120 @@
+"""What was read of the source's catalog before, and is the same still: it is not fetched and read again.
+
+A batch compares all followed tables with the catalog, and nearly always nothing has changed.  So the server
+is asked for one number per table first: the sum of the digests of all rows that `table_fingerprints` would
+fetch of it.  Only tables whose number is another one are read.
+
+Invariant: a number stands for content, not for a time.  It is made of the very queries that read the tables,
+so nothing that those show can change without it, and it may be asked for under any snapshot.  A description
+is remembered only if the table had the same number before and after it was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from slotlake.decoder.catalog.fingerprints import TableFingerprint, rows_of_tables, table_fingerprints
+from slotlake.decoder.catalog.type_texts import printed_by, types_of_changing_text
+
+# A digest of the whole row as text: sums of digests of single fields would not show names that were swapped.
+_NUMBERS = """
+SELECT oid, pg_catalog.sum(digest)::text FROM (
+    SELECT described.oid, pg_catalog.hashtextextended(described::text COLLATE "C", 1) AS digest
+    FROM ({attributes}) AS described
+    UNION ALL
+    SELECT member.leaf, pg_catalog.hashtextextended(member::text COLLATE "C", 2)
+    FROM ({members}) AS member (leaf, entry, way)
+) AS rows (oid, digest) GROUP BY oid
+"""
+
+
+@dataclass(frozen=True)
+class _Remembered:
+    """A table's description, the number of what it was made of, and its types whose text may change."""
+
+    number: str
+    fingerprint: TableFingerprint
+    types: frozenset[int]
+
+
+class RememberedFingerprints:
+    """The descriptions of one database's tables, as they were read last.
+
+    Attributes:
+        read_count: how many tables were fetched and read, of all that were asked for.
+    """
+
+    def __init__(self) -> None:
+        self._publications: tuple[str, ...] = ()
+        self._tables: dict[int, _Remembered] = {}
+        self.read_count = 0
+
+    def fingerprints(
+        self, connection: psycopg.Connection[Any], tables: Collection[int], publications: Sequence[str]
+    ) -> dict[int, TableFingerprint]:
+        """Return what the catalog says about those tables that exist, as `table_fingerprints` does.
+
+        A table that has not changed since the call before is described by the same object.
+
+        Args:
+            connection: to the source, in a transaction.
+            tables: OIDs; what was remembered of others is forgotten.
+            publications: names of the publications that count.
+        """
+        if self._publications != tuple(publications):
+            self._publications, self._tables = tuple(publications), {}
+        numbers = _numbers(connection, tables, publications)
+        same = self._same(connection, numbers)
+        changed = numbers.keys() - same.keys()
+        fetched = table_fingerprints(connection, changed, publications) if changed else {}
+        self.read_count += len(changed)
+        after = _numbers(connection, changed, publications) if changed else {}
+        self._tables = same | {
+            oid: _Remembered(numbers[oid], fingerprint, types_of_changing_text(_types(fingerprint)))
+            for oid, fingerprint in fetched.items()
+            if numbers[oid] == after.get(oid)
+        }
+        return {oid: each.fingerprint for oid, each in same.items()} | fetched
+
+    def _same(
+        self, connection: psycopg.Connection[Any], numbers: Mapping[int, str]
+    ) -> dict[int, _Remembered]:
+        """What is remembered of tables of which nothing has changed, the texts of their types neither."""
+        same = {
+            oid: self._tables[oid]
+            for oid, number in numbers.items()
+            if oid in self._tables and self._tables[oid].number == number
+        }
+        types = frozenset[int]().union(*(each.types for each in same.values()))
+        if not types:
+            return same
+        texts = printed_by(connection, types)
+        return {oid: each for oid, each in same.items() if not each.types or _prints(each, texts)}
+
+
+def _prints(remembered: _Remembered, texts: Mapping[int, frozenset[str]]) -> bool:
+    """Whether the values of a table's types are printed as they were."""
+    return all(
+        attribute.texts == texts.get(attribute.type_oid, frozenset())
+        for attribute in remembered.fingerprint.attributes.values()
+        if attribute.type_oid in remembered.types
+    )
+
+
+def _types(fingerprint: TableFingerprint) -> set[int]:
+    return {attribute.type_oid for attribute in fingerprint.attributes.values()}
+
+
+def _numbers(
+    connection: psycopg.Connection[Any], tables: Collection[int], publications: Sequence[str]
+) -> dict[int, str]:
+    """The number of each table that exists."""
+    attributes, members, parameters = rows_of_tables(connection, tables, publications)
+    query = _NUMBERS.format(attributes=attributes, members=members)
+    return {
+        int(oid): str(number) for oid, number in connection.execute(query.encode(), parameters).fetchall()
+    }
