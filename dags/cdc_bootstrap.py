@@ -18,6 +18,10 @@ The task's log shows the progress of each table: state, rows, bytes, rows per se
 left. It writes a line when a table's state changes, and every ten seconds. The task returns the rows, the
 ranges and the state of each table.
 
+With `airflow.copy_tasks` in the pipeline file, so many tasks `copy_worker` copy ranges of the tables too, on
+whatever workers Airflow gives them. They can fail or be cleared at any time: `bootstrap` copies what they
+leave.
+
 **Clearing `bootstrap`** is safe. The task keeps what exists already. If an initial copy was interrupted, it
 copies the rest; readers never saw the unfinished tables.
 """
@@ -28,6 +32,11 @@ def cdc_bootstrap(pipeline: PipelineFile) -> None:
     def bootstrap(pipeline_file: str) -> dict[str, Any]:
         return scheduling.short_report("bootstrap", pipeline_file)
 
+    # Not in the pool of the slot, which has one place: it reads no slot.
+    @task(multiple_outputs=False, pool="default_pool")
+    def copy_worker(pipeline_file: str, number: int) -> dict[str, Any]:
+        return scheduling.short_report("copy_worker", pipeline_file)
+
     with DAG(
         f"cdc_bootstrap_{pipeline.name}",
         schedule=None,
@@ -35,6 +44,9 @@ def cdc_bootstrap(pipeline: PipelineFile) -> None:
         **scheduling.start_options(pipeline, scheduling.BY_HAND),
     ):
         bootstrap(str(pipeline.path))
+        if pipeline.airflow.copy_tasks:
+            numbers = list(range(1, pipeline.airflow.copy_tasks + 1))
+            copy_worker.partial(pipeline_file=str(pipeline.path)).expand(number=numbers)
 
 
 for pipeline in scheduling.pipelines():

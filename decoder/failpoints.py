@@ -37,6 +37,8 @@ NAMES = frozenset(
         "init.forwarded",  # the tables copied earlier have the changes made since; nothing registered
         "init.registered",  # a table's files are registered out of sight
         "init.before_publish",
+        "init.settled",  # all ranges of a table are done, on several machines; it is not registered
+        "copy_worker.delivered",  # the files of a range are where they are to be; the range is not noted
         "join.noted",  # the keys of a joining table that a batch changed are recorded; it is not applied
         "join.published",  # a joining table is published, and recorded as half copied
         "recopy.staged",  # large tables that are copied again: complete ones are staged, nothing published

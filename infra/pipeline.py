@@ -20,6 +20,7 @@ from slotlake.infra.query.queries import PinnedQueries, QueryResult, parsed_at
 from slotlake.infra.reports import (
     ApplyReport,
     ConfirmReport,
+    CopyWorkerReport,
     FormatReport,
     InitReport,
     LayoutReport,
@@ -63,6 +64,20 @@ class Pipeline(OpenPipeline):
                 note_copies(self.file.state_dir, [table.table for table in report.tables])
             known_tables.write_note(self, [table.table for table in report.tables])
             return report
+
+    def help_copy(self, *, progress: Progressing = silent, wait_seconds: float = 60.0) -> CopyWorkerReport:
+        """Copy ranges of the initial copy that another machine runs; docs/initial-copy.md.
+
+        Args:
+            wait_seconds: how long to wait for that copy to begin.
+
+        Raises:
+            PipelineFileError: machines do not share the state of this pipeline.
+            LakeError: no initial copy was under way for so long.
+        """
+        from slotlake.infra.copy.worker import help_copy
+
+        return help_copy(self, progress, wait_seconds)
 
     def install_trigger(self) -> TriggerReport:
         """Install the event trigger that numbers the columns of altered tables (docs/schema.md)."""

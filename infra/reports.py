@@ -37,7 +37,10 @@ class TableCopy(Report):
 
 @dataclass(frozen=True)
 class InitReport(Report):
-    """What `init` did; ``already`` when the pipeline had been made before and nothing was to do."""
+    """What `init` did; ``already`` when the pipeline had been made before and nothing was to do.
+
+    ``machines``: host name → how many ranges it has copied, if several machines may copy.
+    """
 
     pipeline: str
     already: bool
@@ -50,6 +53,26 @@ class InitReport(Report):
     warnings: list[str] = field(default_factory=list)
     ddl_trigger: str | None = None
     set_aside: dict[str, str] = field(default_factory=dict)
+    machines: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CopyWorkerReport(Report):
+    """What one machine has copied of an initial copy that another one runs.
+
+    ``tables``: how many ranges of each; ``left_out``: tables that it did not copy, each with its reason: the
+    machine that runs `init` copies them, or says what is wrong.  ``already``: nothing was left to copy.
+    """
+
+    pipeline: str
+    machine: str
+    already: bool = False
+    ranges: int = 0
+    rows: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    tables: dict[str, int] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -32,6 +33,18 @@ class SharedState(Protocol):
 
     def remove_folder(self, name: str) -> None:
         """Remove the notes and logs of a folder."""
+
+    def write_once(self, name: str, content: bytes) -> bool:
+        """Write a note that no machine has written yet, without the pipeline's lock; False: it is there."""
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names of the notes in a folder, as they are now."""
+
+    def read_several(self, names: Sequence[str]) -> list[bytes]:
+        """Return the contents of notes that are there, in this order."""
+
+    def read_now(self, name: str) -> bytes | None:
+        """Return a note's content as it is now; None without it."""
 
 
 # Folders of a state folder in which all is about this machine.

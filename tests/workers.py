@@ -20,7 +20,7 @@ from typing import Any, Final
 from slotlake.infra.launch.folders import home
 from tests.cluster import ROOT, needs_namespaces
 
-__all__ = ["Worker", "needs_namespaces"]
+__all__ = ["Worker", "ended", "needs_namespaces"]
 _OUT_OF_THE_WAY: Final = Path("/mnt")
 _EMPTY: Final = "mount -t tmpfs -o size=1g none {}"
 _BACK: Final = "mkdir -p {here} && mount --bind {there} {here}"
@@ -55,7 +55,7 @@ class Worker:
             "print(json.dumps(getattr(steps, sys.argv[1])(sys.argv[2], *json.loads(sys.argv[3]))))"
         )
         program = [sys.executable, "-P", "-c", code, step, str(self.file), json.dumps(arguments)]
-        done = _ended(self.popen(program, {"SLOTLAKE_FAILPOINT": failpoint}))
+        done = ended(self.popen(program, {"SLOTLAKE_FAILPOINT": failpoint}))
         assert done.returncode == (-9 if failpoint else 0), done.stderr
         return {} if failpoint else dict(json.loads(done.stdout.splitlines()[-1]))
 
@@ -66,10 +66,19 @@ class Worker:
             arguments: the command, and what follows the pipeline file.
             failpoint: where the process is killed.
         """
+        return ended(self.begin(*arguments, failpoint=failpoint))
+
+    def begin(self, *arguments: str, failpoint: str = "") -> subprocess.Popen[str]:
+        """Begin such a command.
+
+        Args:
+            arguments: the command, and what follows the pipeline file.
+            failpoint: where the process is killed.
+        """
         command, *rest = arguments
         code = f"{self._prelude}; import sys; from slotlake.infra.cli.main import main; sys.exit(main())"
         program = [sys.executable, "-P", "-c", code, command, str(self.file), *rest]
-        return _ended(self.popen(program, {"SLOTLAKE_FAILPOINT": failpoint}))
+        return self.popen(program, {"SLOTLAKE_FAILPOINT": failpoint})
 
     def popen(
         self, program: Sequence[str], environment: Mapping[str, str], log: Path | None = None
@@ -116,7 +125,8 @@ class Worker:
             )
 
 
-def _ended(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+def ended(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+    """Wait for the end of a program."""
     with process:
         output, errors = process.communicate(timeout=280)
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)

@@ -1,4 +1,4 @@
 """The initial copy of a table: COPY under an exported snapshot, range by range, into Parquet.
 
-Others import `files`, `parts` and `table`.
+Others import `files`, `parts`, `reading` and `table`.
 """

@@ -15,33 +15,27 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-import psycopg
 import pyarrow as pa
-from psycopg import pq, sql
 
-from slotlake.decoder.catalog.publications import SourceColumn, SourceTable
+from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.catalog.vanished import require_named, vanished, vanished_error
 from slotlake.decoder.copy.files import ROWS_PER_FILE, CopiedFile, CopyPlace, PartFiles, unwritable
-from slotlake.decoder.copy.frames import CopyFrames
-from slotlake.decoder.copy.parts import Part, part_query, plan_parts, whole_part
+from slotlake.decoder.copy.parts import part_query, plan_parts, whole_part
+from slotlake.decoder.copy.reading import CopyJob, Reading, Report, StoppedError, take_snapshot
 from slotlake.decoder.errors import SourceError, concerning
 from slotlake.decoder.failpoints import reach
-from slotlake.decoder.server.source import as_stored, connect, explain, redact, source_errors, source_session
-from slotlake.decoder.server.waiting import Patience, WatchedConnection, readable
-from slotlake.decoder.stream.copy_data import CopyReader
-from slotlake.decoder.stream.nap import Nap
-from slotlake.decoder.types.representations import Pair
-from slotlake.decoder.types.table import column_type, from_copied
+from slotlake.decoder.server.source import as_stored, connect, source_errors, source_session
+from slotlake.decoder.server.waiting import WatchedConnection
 
 __all__ = ["CopiedFile", "CopyCrew", "CopyJob", "CopyPlace", "CopyProgress", "copy_query", "copy_table"]
 
 WORKERS = 2
-_NO_PRIVILEGE = "42501"
 CHUNK_BYTES = 16 << 20
 _CHUNKS_BYTES = 32 << 20  # for all parts that are read at once
 _CHUNK_BYTES_MIN = 4 << 20
@@ -57,27 +51,10 @@ class CopyProgress:
     seconds: float
 
 
-@dataclass(frozen=True, eq=False)
-class CopyJob:
-    """A part to be copied.
-
-    Attributes:
-        place: an existing directory, and names and field ids; arrays have the types of
-            `types.column_type` (decimals, timestamps in microseconds, UTC-adjusted or not).
-        stem: the beginning of its files' names, different for each job with the same directory.
-        condition: a further condition on its rows, as SQL.
-    """
-
-    table: SourceTable
-    place: CopyPlace
-    part: Part
-    stem: str
-    condition: str | None = None
-
-
-Report = Callable[[CopyJob, int, int], None]
 Done = Callable[[CopyJob, list[CopiedFile]], None]
 Begins = Callable[[CopyJob], bool]
+Failed = Callable[[CopyJob, BaseException], bool]
+_LOOK_SECONDS = 1.0
 
 
 def _nothing(*arguments: object) -> None:
@@ -86,6 +63,10 @@ def _nothing(*arguments: object) -> None:
 
 def _always(job: CopyJob) -> bool:
     return True
+
+
+def _stops_all(job: CopyJob, error: BaseException) -> bool:
+    return False
 
 
 def copy_table(
@@ -159,10 +140,6 @@ class _Sum:
             self._progress(CopyProgress(self._table.quoted, self._rows, self._bytes, seconds))
 
 
-class _StoppedError(Exception):
-    """Another part has failed."""
-
-
 class CopyCrew:
     """Reads parts under one snapshot, several at once, in the order of ``jobs``; use as a context manager.
 
@@ -174,6 +151,8 @@ class CopyCrew:
         begins: called before each part, in a thread of the crew; if it returns False the part is left out.
 
     Attributes:
+        failed: called, in a thread of the crew, with the error of a part; if it returns True the part is left
+            out, and the others go on.
         dropped_tables: OIDs of tables that were dropped before all parts were read; they are left out.
     """
 
@@ -191,6 +170,7 @@ class CopyCrew:
     ) -> None:
         self._dsn, self._snapshot, self._rows_per_file = dsn, snapshot, rows_per_file
         self._done, self._report, self._begins = done, report, begins
+        self.failed: Failed = _stops_all
         self._chunk_bytes = min(CHUNK_BYTES, max(_CHUNK_BYTES_MIN, _CHUNKS_BYTES // workers))
         self.dropped_tables: set[int] = set()
         self._stop = threading.Event()
@@ -198,7 +178,8 @@ class CopyCrew:
         self._local = threading.local()
         self._connections: list[WatchedConnection] = []
         self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="slotlake-copy")
-        self._futures = {job: self._pool.submit(self._work, job) for job in jobs}
+        self._futures: dict[CopyJob, Future[None]] = {}
+        self.add(jobs)
 
     def __enter__(self) -> Self:
         return self
@@ -212,13 +193,22 @@ class CopyCrew:
         for connection in self._connections:
             connection.close()
 
-    def wait(self, jobs: Iterable[CopyJob]) -> None:
+    def add(self, jobs: Iterable[CopyJob]) -> None:
+        """Read these parts after those that wait already; also parts that were left out before."""
+        self._futures |= {job: self._pool.submit(self._work, job) for job in jobs}
+
+    def wait(self, jobs: Iterable[CopyJob], meanwhile: Callable[[], None] | None = None) -> None:
         """Wait until these parts are done, or left out.
+
+        Args:
+            meanwhile: called about once a second.
 
         Raises:
             SourceError, ChangeLogError: as `copy_table`; also for a part that is not among ``jobs``.
         """
         for job in jobs:
+            while meanwhile is not None and not wait_for([self._futures[job]], _LOOK_SECONDS).done:
+                meanwhile()
             try:
                 self._futures[job].result()
             except BaseException as error:  # noqa: BLE001 - it, or the first failure, is raised
@@ -227,13 +217,13 @@ class CopyCrew:
     def _work(self, job: CopyJob) -> None:
         try:
             if self._stop.is_set():
-                raise _StoppedError
+                raise StoppedError
             if not self._begins(job):
                 return
             self._done(job, self._copy(job))
             reach("init.part_done")
         except BaseException as error:
-            if self._was_dropped(job, error):
+            if self._was_dropped(job, error) or (not self._stop.is_set() and self.failed(job, error)):
                 return
             if not self._stop.is_set():
                 self._failure = error
@@ -251,11 +241,11 @@ class CopyCrew:
 
     def _copy(self, job: CopyJob) -> list[CopiedFile]:
         writer = PartFiles(job.table, job.place, job.stem, self._rows_per_file)
-        reading = _Reading(self._dsn, job, writer, (self._report, self._stop, self._chunk_bytes))
+        reading = Reading(self._dsn, job, writer, (self._report, self._stop, self._chunk_bytes))
         try:
             with source_errors(self._dsn, f"copying {job.table.quoted}"):
                 connection = self._connection()
-                _take_snapshot(connection, self._snapshot)
+                take_snapshot(connection, self._snapshot)
                 as_stored(connection)
                 with concerning(job.table.schema, job.table.table):
                     reading.run(connection)
@@ -276,124 +266,3 @@ class CopyCrew:
             connection = self._local.connection = connect(self._dsn)
             self._connections.append(connection)
         return connection
-
-
-def _take_snapshot(connection: psycopg.Connection[Any], snapshot: str) -> None:
-    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-    try:
-        connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
-    except (psycopg.errors.UndefinedObject, psycopg.errors.InvalidParameterValue):
-        raise SourceError(
-            f"the exported snapshot {snapshot!r} does not exist any more, because its session has ended",
-            where="SET TRANSACTION SNAPSHOT",
-            way_out="run the same command again",
-        ) from None
-    # With row-level security the copy must fail, not read a part of the rows.
-    connection.execute("SET LOCAL row_security = off")
-
-
-class _Reading:
-    """Receives data in this thread; decodes and writes in another thread, one chunk at a time."""
-
-    def __init__(
-        self, dsn: str, job: CopyJob, writer: PartFiles, crew: tuple[Report, threading.Event, int]
-    ) -> None:
-        self._dsn, self._job, self._table, self._writer = dsn, job, job.table, writer
-        self._report, self._stop, self._chunk_bytes = crew
-        self._frames = CopyFrames(len(job.table.columns))
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="slotlake-copy")
-        self._under_way: Future[None] | None = None
-
-    def run(self, connection: WatchedConnection) -> None:
-        pgconn = connection.pgconn
-        pgconn.send_query(part_query(self._table, self._job.part, self._job.condition).encode())
-        self._expect(connection, pq.ExecStatus.COPY_OUT)
-        nap, reader, patience = Nap(), CopyReader(pgconn), Patience(connection)
-        pieces: list[bytes] = []
-        size = messages = 0
-        ended, drained = False, time.monotonic()
-        while not ended:
-            if self._stop.is_set():
-                raise _StoppedError
-            frames = reader.drain()
-            ended = frames.ended
-            now = time.monotonic()
-            nap.drained(len(frames.data), now - drained)
-            drained = now
-            pieces.append(frames.data.tobytes())
-            size, messages = size + len(frames.data), messages + len(frames.lengths)
-            if size >= self._chunk_bytes or ended:
-                self._submit(b"".join(pieces), messages)
-                pieces, size, messages = [], 0, 0
-            elif nap.idle:
-                _wait(connection, patience)
-            else:
-                time.sleep(nap.seconds)
-        self._expect(connection, pq.ExecStatus.COMMAND_OK)
-        while pgconn.get_result() is not None:  # only then the connection accepts its next command
-            pass
-        self._wait()
-        self._thread.shutdown()
-        self._frames.end()
-
-    def stop(self) -> None:
-        """Stop, and wait for the work that has begun."""
-        self._thread.shutdown(wait=True, cancel_futures=True)
-
-    def _expect(self, connection: WatchedConnection, status: int) -> None:
-        pgconn, patience = connection.pgconn, Patience(connection)
-        while pgconn.is_busy():
-            _wait(connection, patience)
-            pgconn.consume_input()
-        result = pgconn.get_result()
-        if result is None or result.status != status:
-            raise self._refusal(result)
-
-    def _refusal(self, result: pq.abc.PGresult | None) -> SourceError:
-        where = f"{self._table.quoted} at {redact(self._dsn)}"
-        if result is None:
-            return SourceError("the server ended the copy", where=where, way_out="run the same command again")
-        error = psycopg.errors.error_from_result(result)
-        if error.sqlstate == _NO_PRIVILEGE and self._has_row_security():
-            return SourceError(
-                f"row-level security hides rows of {self._table.quoted} from this role",
-                where=where,
-                way_out="ALTER ROLE … BYPASSRLS (as a superuser), or connect as the table's owner",
-            )
-        return explain(error, self._dsn, f"copying {self._table.quoted}", rows=True)
-
-    def _has_row_security(self) -> bool:
-        with source_session(self._dsn) as connection:
-            asked = "SELECT row_security_active(%s::oid)"
-            return connection.execute(asked, [self._table.relation_id]).fetchone() == (True,)
-
-    def _submit(self, raw: bytes, messages: int) -> None:
-        self._wait()
-        self._under_way = self._thread.submit(self._decode, raw, messages)
-
-    def _wait(self) -> None:
-        if self._under_way is not None:
-            self._under_way.result()
-
-    def _decode(self, raw: bytes, messages: int) -> None:
-        # One message is one row; the first also has the header, and the last is the trailer.
-        rows, slices = self._frames.take(raw, messages + 1)
-        if rows:
-            columns = [self._parse(c, s) for c, s in zip(self._table.columns, slices, strict=True)]
-            self._writer.append(rows, columns, len(raw))
-            reach("init.mid_copy")
-        self._report(self._job, rows, len(raw))
-
-    def _parse(self, column: SourceColumn, slices: Any) -> Pair:
-        kind = column_type(column.type_oid, column.typmod)
-        parsed: tuple[pa.Array, pa.Array | None] = from_copied(slices, kind, column=column.name)
-        representation = self._writer.place.representations.get(column.name)
-        return parsed if representation is None else representation.keep(*parsed)
-
-
-def _wait(connection: WatchedConnection, patience: Patience) -> None:
-    """Wait for the server's next bytes, for at most a second."""
-    if readable(connection.pgconn, 1.0):
-        patience.heard()
-    else:
-        patience.nothing()

@@ -27,7 +27,7 @@ VARIABLE = "SLOTLAKE_PIPELINES"
 _SUFFIXES = (".yaml", ".yml")
 # The longest run of a DAG that is started by hand and may copy a whole database; and of the monitor.
 BY_HAND, LOOK = timedelta(days=14), timedelta(minutes=10)
-_BEGINNINGS = ("bootstrap", "recover")  # the steps that a dropped pipeline can have
+_BEGINNINGS = ("bootstrap", "copy_worker", "recover")  # the steps that a dropped pipeline can have
 _ENTRIES_MAX = 100  # of a list in an XCom
 _PULLED = ("batch", "start_lsn", "end_lsn", "transactions", "changes", "set_aside", "resumed")
 

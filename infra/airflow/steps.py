@@ -24,6 +24,7 @@ from slotlake.infra.source.bell import Bell
 from slotlake.infra.state_file import StateFile
 
 _log = logging.getLogger(__name__)
+_COPY_WAIT_SECONDS = 600.0  # `bootstrap` may be queued, and starts Spark before it copies
 _WAIT_SECONDS = 60.0  # for another run: between two batches of `slotlake run` there is a turn for each
 
 
@@ -37,6 +38,13 @@ def bootstrap(pipeline_file: str) -> dict[str, Any]:
     """Create publication, slot and lake tables, and copy all rows of the source. Idempotent."""
     with Pipeline.open(pipeline_file) as pipeline:
         return pipeline.init(progress=progress_lines(_log.info)).as_dict()
+
+
+def copy_worker(pipeline_file: str) -> dict[str, Any]:
+    """Copy ranges of the initial copy that the task `bootstrap` runs, on another worker. Idempotent."""
+    with Pipeline.open(pipeline_file) as pipeline:
+        report = pipeline.help_copy(progress=progress_lines(_log.info), wait_seconds=_COPY_WAIT_SECONDS)
+        return report.as_dict()
 
 
 def pull(pipeline_file: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -144,20 +144,62 @@ class StoredState:
     def lines(self, name: str) -> bytes:
         """Return all lines of a log."""
         with self._lock:
-            pieces = self._numbered(name)
-            missing = [piece for piece in pieces if piece not in self._contents]
+            return b"".join(self.read_several(self._numbered(name)))
+
+    def read_several(self, names: Sequence[str]) -> list[bytes]:
+        """Return the contents of notes that are there, in this order."""
+        with self._lock:
+            missing = [name for name in names if name not in self._contents]
             with ThreadPoolExecutor(_AT_ONCE) as pool:
                 self._contents.update(zip(missing, pool.map(self._fetched, missing), strict=True))
-            return b"".join(self._contents[piece][1] for piece in pieces)
+            return [self._contents[name][1] for name in names]
 
     def remove_folder(self, name: str) -> None:
         """Remove the notes and logs of a folder."""
         with self._lock:
-            inside = [each for each in self._listed() if each.startswith(f"{name}/")]
-            if inside:
+            if any(each.startswith(f"{name}/") for each in self._listed()):
+                inside = self.names(name)
                 self.require_lock()
                 self._forget([each for each in inside if each.endswith("/00000000")])
                 self._forget([each for each in inside if not each.endswith("/00000000")])
+
+    def write_once(self, name: str, content: bytes) -> bool:
+        """Write a note that no machine has written yet, without the pipeline's lock.
+
+        Args:
+            name: of the note, which nothing changes afterwards.
+            content: of the note.
+
+        Returns:
+            False if another machine was first: its note stays.
+        """
+        try:
+            version = self._store.write_new(self.root / name, content)
+        except FileExistsError:
+            return False
+        with self._lock:
+            self._listed()[name] = version
+            self._contents[name] = (version, content)
+        return True
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names of the notes in a folder, as they are now.
+
+        Args:
+            folder: whose notes machines write without the pipeline's lock.
+        """
+        files = {self._name(file.location): file.version for file in self._store.files(self.root / folder)}
+        with self._lock:
+            self._listed().update(files)
+        return sorted(files)
+
+    def read_now(self, name: str) -> bytes | None:
+        """Return a note's content as it is now; None without it."""
+        try:
+            with self._store.open(self.root / name) as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
 
     def take_over(self, folder: Path) -> None:
         """Bring notes and records here that lie in a folder of this machine, and remove them there.

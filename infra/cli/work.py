@@ -50,6 +50,25 @@ def init(
     show(report, as_json, texts.init_text)
 
 
+@commands.command("copy-worker", rich_help_panel=WORK)
+def copy_worker(
+    pipeline: PipelineArgument,
+    as_json: JsonOption = False,
+    wait: Annotated[
+        float, typer.Option(help="Seconds to wait for an init to begin, or to begin again.")
+    ] = 60.0,
+) -> None:
+    """Help the init that runs on another machine: copy ranges of the tables, at the same time.
+
+    The pipeline file needs state.path in an object store (docs/initial-copy.md). Start it on as many machines
+    as you like, before or after init. You can kill it at any time: another machine copies its ranges.
+    It ends when all ranges are copied. It starts no Spark.
+    """
+    with open_pipeline(pipeline) as opened, progress_shown(as_json) as progress:
+        report = opened.help_copy(progress=progress, wait_seconds=wait)
+    show(report, as_json, texts.copy_worker_text)
+
+
 def _print_sql(pipeline: Path, ddl_trigger: bool) -> None:
     from slotlake.infra.config.pipeline_file import load_pipeline
     from slotlake.infra.source.ddl_trigger import INSTALL

@@ -19,6 +19,7 @@ class AirflowSection(Section):
 
     ``tasks``: a micro-batch is four tasks, or one.  ``run``: a run of `cdc_sync` is one micro-batch, or
     ``continuous``: micro-batches for the time ``run_for``, and the next run follows at once.
+    ``copy_tasks``: how many more tasks copy ranges of the initial copy, next to `bootstrap`.
     A verification reads all rows of both sides, and batches wait meanwhile. So it runs only once a day.
     """
 
@@ -29,6 +30,7 @@ class AirflowSection(Section):
     tasks: Literal["four", "one"] = "four"
     run: Literal["batch", "continuous"] = "batch"
     run_for: Annotated[float, Field(gt=0)] = 600.0
+    copy_tasks: Annotated[int, Field(ge=0, le=64)] = 0
 
     @field_validator("run_for", mode="before")
     @classmethod

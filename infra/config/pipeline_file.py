@@ -121,6 +121,15 @@ class PipelineFile(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _copy_tasks_share_state(self) -> Self:
+        if self.airflow.copy_tasks and not self.shares_state:
+            raise ValueError(
+                "airflow.copy_tasks: tasks on several workers copy together only if they share the state of "
+                "the pipeline: name a place in an object store in changelog.path and state.path"
+            )
+        return self
+
     @property
     def state_dir(self) -> Path:
         """The folder of the notes, the lock, the change log and the reports.

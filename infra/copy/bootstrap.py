@@ -96,7 +96,7 @@ def initialise(
     if attempt is None:
         note_making(pipeline, identity, new_publications)
     try:
-        copies, lsn = _copied(pipeline, tables, attempt, progress)
+        copies, lsn, machines = _copied(pipeline, tables, attempt, progress)
     except BaseException as error:
         clean_up_after(pipeline, error)
         if not isinstance(error, _ROW_ERRORS) or not is_of_one_table(pipeline, error):
@@ -106,7 +106,7 @@ def initialise(
     for error_of_table in errors:
         set_aside(pipeline, error_of_table)
     report = _report(pipeline, tables, copies, lsn, new_publications, time.monotonic() - started)
-    return replace(report, set_aside=reasons(pipeline))
+    return replace(report, set_aside=reasons(pipeline), machines=machines)
 
 
 def _report_of_existing(pipeline: OpenPipeline) -> InitReport:
@@ -178,8 +178,11 @@ def _slot_missing(pipeline: OpenPipeline) -> list[str]:
 
 def _copied(
     pipeline: OpenPipeline, tables: list[SourceTable], attempt: Attempt | None, progress: Progressing
-) -> tuple[list[TableCopy], int]:
-    """Copy the tables; return the copies and their LSN. A slot is made if there is none to continue with."""
+) -> tuple[list[TableCopy], int, dict[str, int]]:
+    """Copy the tables; return the copies, their LSN, and which machines copied how many ranges.
+
+    A slot is made if there is none to continue with.
+    """
     going_on = attempt is not None
     progress("waiting for a snapshot of the source", 0)
     with create_slot(pipeline.source, temporary=going_on, wait_seconds=SLOT_WAIT_SECONDS) as snapshot:
@@ -187,7 +190,7 @@ def _copied(
             note_position(pipeline, snapshot.lsn)
             attempt = Attempt(record_of(pipeline), snapshot.lsn)
         reach("init.slot_made")
-        return copy_all(pipeline, tables, snapshot, progress, attempt), snapshot.lsn
+        return copy_all(pipeline, tables, snapshot, progress, attempt), snapshot.lsn, attempt.machines
 
 
 def _report(

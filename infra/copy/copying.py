@@ -11,7 +11,9 @@ exactly as the snapshot shows it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -28,7 +30,9 @@ from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.copy.forward import changed_keys, fingerprint, key_condition, publication_state
 from slotlake.infra.copy.record import CopyRecord, Recorded
+from slotlake.infra.copy.shared import SharedAttempt, shared_attempt
 from slotlake.infra.copy.states import CopyStates, TableProgress
+from slotlake.infra.copy.table_work import TableWork
 from slotlake.infra.reports import TableCopy
 from slotlake.infra.selection.types import refuse_lossy_copy
 from slotlake.spark.exchange import make_directory
@@ -36,7 +40,7 @@ from slotlake.spark.exchange import make_directory
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
-    from slotlake.spark.publish.place import CopyTarget, RetainedFiles
+    from slotlake.spark.publish.place import CopyTarget, Names, RetainedFiles
     from slotlake.spark.tables.schema import TableSchema
 
 _KEYS_PER_QUERY = 100_000
@@ -48,8 +52,14 @@ class Place(Protocol):
     def target(self, schema: TableSchema) -> CopyTarget:
         """Return where a table's files go."""
 
-    def register(self, schema: TableSchema, stale: pa.Table | None = None) -> int:
-        """Make the files a table's content, without rows that have a stale key; return its rows."""
+    def register(self, schema: TableSchema, stale: pa.Table | None = None, names: Names = None) -> int:
+        """Make files a table's content; return its rows.
+
+        Args:
+            schema: the table.
+            stale: keys whose rows are left out; None: there are none.
+            names: of the files.
+        """
 
 
 @dataclass(frozen=True)
@@ -61,12 +71,14 @@ class Attempt:
         first: LSN of the slot; earlier attempts' snapshots are there or later.
         only_continues: only tables that have ranges already get more, and none is finished.
         stopped: OIDs of tables of which nothing could be continued.
+        machines: which have copied ranges, if several may → how many.
     """
 
     record: CopyRecord
     first: int
     only_continues: bool = False
     stopped: set[int] = field(default_factory=set)
+    machines: dict[str, int] = field(default_factory=dict)
 
     def recorded_files(self, schemas: Mapping[SourceTable, TableSchema], namespace: str) -> RetainedFiles:
         """Return lake table → names of the files that an earlier attempt recorded."""
@@ -101,35 +113,6 @@ class Attempt:
         return True
 
 
-@dataclass
-class _TableWork:
-    """What is to be done for one table.
-
-    Attributes:
-        fingerprint: what its files depend on (`fingerprint`).
-        parts: its ranges.
-        done: number of a range → its files, if they are there.
-        stale_keys: keys whose rows in these files are read again; None when all is read now.
-        jobs: what is still to be read.
-        reread_files: files with the rows of the stale keys.
-    """
-
-    table: SourceTable
-    schema: TableSchema
-    target: CopyTarget
-    fingerprint: str
-    parts: list[Part] = field(default_factory=list)
-    done: dict[int, list[CopiedFile]] = field(default_factory=dict)
-    stale_keys: pa.Table | None = None
-    jobs: list[CopyJob] = field(default_factory=list)
-    reread_files: list[CopiedFile] = field(default_factory=list)
-
-    @property
-    def files(self) -> list[CopiedFile]:
-        """All files of the table."""
-        return [file for number in sorted(self.done) for file in self.done[number]] + self.reread_files
-
-
 def fill_tables(
     pipeline: OpenPipeline,
     copy: Place,
@@ -158,7 +141,7 @@ def fill_tables(
     works = []
     for table, schema in schemas.items():
         target = copy.target(schema)
-        works.append(_TableWork(table, schema, target, fingerprint(how, table, schema, target)))
+        works.append(TableWork(table, schema, target, fingerprint(how, table, schema, target)))
     _plan(pipeline, works, snapshot, progress, attempt if complete else None)
     if attempt is not None:
         if attempt.only_continues:
@@ -173,7 +156,7 @@ def fill_tables(
 
 def _plan(
     pipeline: OpenPipeline,
-    works: Sequence[_TableWork],
+    works: Sequence[TableWork],
     snapshot: ExportedSnapshot,
     progress: Progressing,
     attempt: Attempt | None,
@@ -194,15 +177,15 @@ def _plan(
             work.stale_keys = changed.get(work.table)
             if work.stale_keys is None and work.table in changed:
                 work.parts, work.done = planned[work.table], {}
+    shared = attempt is not None and attempt.record.ranges is not None
+    ending = f"-{secrets.token_hex(3)}" if shared else ""  # no other machine's files have these names
     with source_session(pipeline.source.dsn, "planning the copy") as connection:
         for work in works:
             _clear(work)
-            work.jobs = _jobs(work, connection)
+            work.jobs = _jobs(work, connection, ending)
 
 
-def _resume_recorded(
-    work: _TableWork, recorded: Recorded | None, planned: list[Part], may_grow: bool
-) -> None:
+def _resume_recorded(work: TableWork, recorded: Recorded | None, planned: list[Part], may_grow: bool) -> None:
     """Take over ranges that are recorded, whole and still true; joined partitions are further ranges.
 
     Args:
@@ -232,25 +215,28 @@ def _resume_recorded(
     work.done = recorded.whole(work.target.directory, delivered)
 
 
-def _record_ranges(record: CopyRecord, works: Sequence[_TableWork]) -> None:
+def _record_ranges(record: CopyRecord, works: Sequence[TableWork]) -> None:
     recorded = record.tables
     for work in works:
         oid, partitions = work.table.relation_id, work.schema.partitions
         before = recorded.get(oid)
         if before is None or not work.done:
             record.begin(oid, work.fingerprint, partitions, work.parts)
-        elif len(work.parts) > len(before.parts):
+            continue
+        if record.ranges is not None:  # what is not whole is noted anew
+            record.ranges.remove(before.beginning, before.files.keys() - work.done.keys())
+        if len(work.parts) > len(before.parts):
             record.extend(oid, partitions, work.parts[len(before.parts) :])
 
 
-def _clear(work: _TableWork) -> None:
+def _clear(work: TableWork) -> None:
     """Remove files that are not the table's."""
     work.target.retain({file.path.name for file in work.files})
 
 
-def _jobs(work: _TableWork, connection: psycopg.Connection[Any]) -> list[CopyJob]:
+def _jobs(work: TableWork, connection: psycopg.Connection[Any], ending: str) -> list[CopyJob]:
     jobs = [
-        CopyJob(work.table, work.target, part, f"copy-{part.number:05d}")
+        CopyJob(work.table, work.target, part, f"copy-{part.number:05d}{ending}")
         for part in work.parts
         if part.number not in work.done
     ]
@@ -265,7 +251,7 @@ def _jobs(work: _TableWork, connection: psycopg.Connection[Any]) -> list[CopyJob
     return jobs
 
 
-def _progress_of(work: _TableWork) -> TableProgress:
+def _progress_of(work: TableWork) -> TableProgress:
     return TableProgress(
         work.schema.source_name,
         state="copying" if work.done else "init",
@@ -281,48 +267,68 @@ def _progress_of(work: _TableWork) -> TableProgress:
 def _copy(
     pipeline: OpenPipeline,
     copy: Place,
-    works: Sequence[_TableWork],
+    works: Sequence[TableWork],
     snapshot: ExportedSnapshot,
     states: CopyStates,
     attempt: Attempt | None,
 ) -> list[TableCopy]:
     copies: list[TableCopy] = []
-    by_table = {work.table: work for work in works}
     ranges_resumed = {work.table: len(work.done) for work in works}
+    with ExitStack() as stack:
+        shared = None
+        if attempt is not None:
+            shared = stack.enter_context(shared_attempt(pipeline, attempt.record, snapshot, works, states))
+        begins = (lambda job: True) if attempt is None else attempt.begins
+        crew = stack.enter_context(CopyCrew(
+            pipeline.source.dsn,
+            snapshot.snapshot,
+            [job for work in works for job in work.jobs],
+            workers=pipeline.file.copy_workers,
+            done=_noting(works, states, attempt, shared),
+            report=states.count_rows,
+            begins=begins if shared is None else shared.begins,
+        ))  # fmt: skip
+        for work in works:
+            crew.wait(work.jobs, None if shared is None else shared.look)
+            if shared is not None:
+                shared.complete(work, crew)
+            if work.is_whole and not (attempt is not None and attempt.only_continues):
+                copies.append(_registered(pipeline, copy, work, snapshot, states, ranges_resumed[work.table]))
+    if attempt is not None:
+        attempt.machines.update(states.machines)
+    return copies
+
+
+def _noting(
+    works: Sequence[TableWork], states: CopyStates, attempt: Attempt | None, shared: SharedAttempt | None
+) -> Callable[[CopyJob, list[CopiedFile]], None]:
+    """Return what is done with the files of a range, or of rows that are read once more."""
+    by_table = {work.table: work for work in works}
 
     def note_done(job: CopyJob, files: list[CopiedFile]) -> None:
-        work = by_table[job.table]
-        target = work.target if job.condition is None else work.target.again
-        deliver = partial(target.deliver, [file.path for file in files])
+        work, paths = by_table[job.table], [file.path for file in files]
         if job.condition is not None:
-            deliver()
+            work.target.again.deliver(paths)
             work.reread_files += files
             return
+        if shared is not None:
+            shared.note_done(job, files)
+            return
         if attempt is None:
-            deliver()
+            work.target.deliver(paths)
         else:
+            deliver = partial(work.target.deliver, paths)
             attempt.record.done(job.table.relation_id, job.part.number, files, deliver)
         work.done[job.part.number] = files
         states.part_done(job)
 
-    jobs = [job for work in works for job in work.jobs]
-    arguments = (pipeline.source.dsn, snapshot.snapshot, jobs)
-    begins = (lambda job: True) if attempt is None else attempt.begins
-    workers = pipeline.file.copy_workers
-    with CopyCrew(
-        *arguments, workers=workers, done=note_done, report=states.count_rows, begins=begins
-    ) as crew:
-        for work in works:
-            crew.wait(work.jobs)
-            if len(work.done) == len(work.parts) and not (attempt is not None and attempt.only_continues):
-                copies.append(_registered(pipeline, copy, work, snapshot, states, ranges_resumed[work.table]))
-    return copies
+    return note_done
 
 
 def _registered(
     pipeline: OpenPipeline,
     copy: Place,
-    work: _TableWork,
+    work: TableWork,
     snapshot: ExportedSnapshot,
     states: CopyStates,
     ranges_resumed: int,
@@ -330,7 +336,7 @@ def _registered(
     """Register a table whose ranges are all there."""
     refuse_lossy_copy(pipeline, work.table, snapshot, work.files)
     states.move(work.schema.source_name, "copied" if work.stale_keys is None else "catching up")
-    rows = copy.register(work.schema, work.stale_keys)
+    rows = copy.register(work.schema, work.stale_keys, work.names)
     reach("init.registered")
     return TableCopy(
         work.schema.source_name,

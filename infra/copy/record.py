@@ -7,6 +7,9 @@ and on disk:
     {"table": oid, "more": [part…], "partitions": text}         partitions that joined
     {"table": oid, "part": number, "files": [{name, rows, bytes, exact, received, sha256}…]}
 
+Where several machines make the copy, the last kind of line is a note of its own (`infra.sharing.ranges`), and
+the first kind has a text "beginning" by which these notes know that they are of these ranges.
+
 Invariant: a range that has a line here is whole; a line that a crash tore is no line.  The files are compared
 with their digests before anything is built on them.
 """
@@ -15,7 +18,9 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
+import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,9 +31,11 @@ from slotlake.decoder.changelog.batches import sha256_of
 from slotlake.decoder.copy.files import CopiedFile
 from slotlake.decoder.copy.parts import Part
 from slotlake.decoder.errors import ChangeLogError
+from slotlake.infra.sharing.ranges import DoneRanges
 from slotlake.infra.state_file import shared_place
 
 _RANGES = "ranges.jsonl"
+_DONE = "done"
 
 
 @dataclass(frozen=True)
@@ -40,12 +47,14 @@ class Recorded:
         partitions: as `TableSchema.partitions`.
         parts: its ranges.
         files: number of a range that is done → its files, as recorded.
+        beginning: another text each time that the table was begun, if several machines make the copy.
     """
 
     fingerprint: str
     partitions: str
     parts: tuple[Part, ...]
     files: dict[int, list[Mapping[str, Any]]] = field(default_factory=dict)
+    beginning: str = ""
 
     @property
     def names(self) -> set[str]:
@@ -70,16 +79,36 @@ class Recorded:
 
 
 class CopyRecord:
-    """The record in a folder, which is made when something is written to it."""
+    """The record in a folder, which is made when something is written to it.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: of the record.
+        shared: whether several machines may make the copy.
+
+    Attributes:
+        ranges: what each of them notes of a range that it has copied; None if one machine makes the copy.
+    """
+
+    def __init__(self, folder: Path, *, shared: bool = False) -> None:
         self.folder = folder
+        self.ranges = DoneRanges(folder / _DONE) if shared else None
         self._lock = threading.Lock()
         self._end: int | None = None
 
     @property
     def tables(self) -> dict[int, Recorded]:
         """The tables recorded, by OID."""
+        tables = self.planned
+        if self.ranges is not None:
+            done = self.ranges.look()
+            for table in tables.values():
+                noted = self.ranges.entries(table.beginning, done.get(table.beginning, ()))
+                table.files.update({part: entry["files"] for part, entry in noted.items()})
+        return tables
+
+    @property
+    def planned(self) -> dict[int, Recorded]:
+        """The tables recorded, by OID, with those of their files that lines name."""
         tables: dict[int, Recorded] = {}
         for line in self._lines():
             oid = line["table"]
@@ -91,7 +120,8 @@ class CopyRecord:
                 parts = (*tables[oid].parts, *parts)
                 tables[oid] = replace(tables[oid], partitions=line["partitions"], parts=parts)
             else:
-                tables[oid] = Recorded(line["fingerprint"], line["partitions"], parts)
+                beginning = line.get("beginning", str(oid))
+                tables[oid] = Recorded(line["fingerprint"], line["partitions"], parts, beginning=beginning)
         return tables
 
     @property
@@ -109,6 +139,8 @@ class CopyRecord:
             parts: the ranges.
         """
         fields = {"fingerprint": fingerprint, "partitions": partitions}
+        if self.ranges is not None:
+            fields["beginning"] = secrets.token_hex(4)
         self._append({"table": table, **fields, "parts": [part.as_dict() for part in parts]})
 
     def extend(self, table: int, partitions: str, parts: Sequence[Part]) -> None:
@@ -180,6 +212,22 @@ class CopyRecord:
                     where=str(self.folder),
                     way_out="free the disk (or correct its permissions), then run the same command again",
                 ) from None
+
+
+def range_note(table: int, part: int, files: Iterable[CopiedFile]) -> dict[str, Any]:
+    """Return what this machine notes of a range that it has copied for several.
+
+    Args:
+        table: OID of the source table.
+        part: number of the range.
+        files: its files, still on this machine.
+    """
+    return {
+        "table": table,
+        "part": part,
+        "files": [_entry(file) for file in files],
+        "machine": socket.gethostname(),
+    }
 
 
 def _whole_bytes(handle: int) -> int:

@@ -64,6 +64,9 @@ class CopyStates:
         folder: the pipeline's state folder.
         lsn: LSN at which the tables will be.
         progress: called with a `CopyStep`, the rows and how many they will be, if that is known.
+
+    Attributes:
+        machines: which have copied ranges, if several may → how many.
     """
 
     def __init__(self, folder: Path, lsn: int, progress: Any) -> None:
@@ -72,6 +75,7 @@ class CopyStates:
         self._started_at = time.time()
         self._lsn = format_lsn(lsn)
         self._tables: dict[str, TableProgress] = {}
+        self.machines: dict[str, int] = {}
         self._last_reports: dict[str, float] = {}
         self._started: dict[str, tuple[float, int]] = {}
         self._written, self._pause = 0.0, _WRITE_SECONDS
@@ -116,10 +120,17 @@ class CopyStates:
             if now - self._written >= self._pause:
                 self._write()
 
-    def part_done(self, job: CopyJob) -> None:
-        """Count a range whose files are on disk."""
+    def part_done(self, job: CopyJob, machine: str = "") -> None:
+        """Count a range whose files are on disk.
+
+        Args:
+            job: the range.
+            machine: which one has copied it, if several may.
+        """
         with self._lock:
             self._tables[_name(job)].ranges_done += 1
+            if machine:
+                self.machines[machine] = self.machines.get(machine, 0) + 1
 
     def finish(self, copies: Iterable[TableCopy]) -> None:
         """Note that these tables are published, and that the copy is over."""
@@ -152,6 +163,7 @@ class CopyStates:
             "lsn": self._lsn,
             "since": self._started_at,
             "tables": [asdict(entry) for entry in self._tables.values()],
+            **({"machines": dict(self.machines)} if self.machines else {}),
         }
         try:
             StateFile(self._file).write(content)

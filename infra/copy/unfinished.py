@@ -33,7 +33,7 @@ _MAKING_NOTE, _PUBLISHED_NOTE = "making.json", "made.json"
 
 def record_of(pipeline: OpenPipeline) -> CopyRecord:
     """The record of an initial copy."""
-    return CopyRecord(pipeline.file.state_dir / _FOLDER)
+    return CopyRecord(pipeline.file.state_dir / _FOLDER, shared=pipeline.file.shares_state)
 
 
 def earlier_attempt(pipeline: OpenPipeline, server: ServerIdentity) -> Attempt | None:

@@ -1,4 +1,4 @@
 """The locks of a pipeline: a file of this machine, and an advisory lock in PostgreSQL against other machines.
 
-Others import `pipeline_locks`.
+Others import `holder`, `pipeline_locks` and `shared`.
 """

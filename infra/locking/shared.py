@@ -108,7 +108,7 @@ class SharedLock:
 
     def __init__(self, place: LockPlace, pipeline: str, key: str) -> None:
         self._place, self._pipeline = place, pipeline
-        self._number, self._turn = _number(key), _number(f"{key} turn")
+        self._number, self._turn = lock_number(key), lock_number(f"{key} turn")
         self._connection: psycopg.Connection[Any] | None = None
         self._comment, self._step = "", ""
         self._pooled = self._has_turn = False
@@ -248,9 +248,7 @@ class SharedLock:
             row = self._connection.execute("SELECT pg_backend_pid()").fetchone()
             if row != (self._connection.info.backend_pid,):
                 return True
-            for setting in _SESSION:
-                with suppress(psycopg.errors.UndefinedObject):  # of a later version
-                    self._connection.execute(setting.encode())
+            stay_alive(self._connection)
         return False
 
     def _call(self, function: str) -> bytes:
@@ -296,7 +294,26 @@ class SharedLock:
             ) from None
 
 
-def _number(key: str) -> int:
+def stay_alive(connection: psycopg.Connection[Any]) -> None:
+    """Let a session live as long as its client's machine, and end within half a minute when that is gone.
+
+    Args:
+        connection: of the session.
+
+    Raises:
+        psycopg.Error: it was lost.
+    """
+    for setting in _SESSION:
+        with suppress(psycopg.errors.UndefinedObject):  # of a later version
+            connection.execute(setting.encode())
+
+
+def lock_number(key: str) -> int:
+    """Return the number of an advisory lock.
+
+    Args:
+        key: what no other lock has.
+    """
     return int.from_bytes(hashlib.sha256(f"slotlake {key}".encode()).digest()[:8], signed=True)
 
 

@@ -44,6 +44,7 @@ _PUBLISHED_ONE_BY_ONE = (
     "another, and tables opened at `latest` can have different positions (query and --at always use one)"
 )
 _SLOT_MISSING = "slot missing"
+_OF_A_COPY = ("process", "lsn", "since", "slot", "machines")
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def overview(pipeline: OpenPipeline) -> StatusReport:
         prepared=_prepared(pipeline, lake.position),
         standing_puller=standing_puller.process_id(pipeline),
         ddl_trigger=source.ddl_trigger,
-        copy=None if copy is None else {key: copy[key] for key in ("process", "lsn", "since", "slot")},
+        copy=None if copy is None else {key: copy[key] for key in _OF_A_COPY if key in copy},
         set_aside=[] if lake.point is None else set_aside_entries(pipeline, lake.point),
         views={} if lake.point is None else _views(pipeline),
         batch_lag_seconds=None if lake.point is None else _batch_lag(lake.point),

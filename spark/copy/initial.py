@@ -42,6 +42,7 @@ from slotlake.spark.names import LakeName, copying, require_metastore_name
 from slotlake.spark.publish.commits import Point, commits_name, create_commits, pins_of, with_point
 from slotlake.spark.publish.place import (
     CopyTarget,
+    Names,
     RetainedFiles,
     claim_directory,
     clear_leftovers,
@@ -151,10 +152,11 @@ class InitialCopy:
             hidden = load_one(catalog, copying(name))
             return copy_target(self._lake, name, hidden.metadata, self._tables[name])
 
-    def register(self, schema: TableSchema, stale: pa.Table | None = None) -> int:
+    def register(self, schema: TableSchema, stale: pa.Table | None = None, names: Names = None) -> int:
         """Make the files in the target's directory the table's content; how many rows it has then.
 
         Args:
+            names: only of these files; None: of all.
             stale: keys (`stale_rows.delete_rows`) whose rows those files have as they are no more: they are
                 left out, and the files in the target's ``again`` taken in instead.
 
@@ -163,7 +165,7 @@ class InitialCopy:
         """
         name = schema.lake_name(self._lake.namespace)
         target = self.target(schema)
-        files = target.locations()
+        files = target.locations(names)
         again = target.again.locations() if stale is not None else []
         self._tables[name] = self._tables[name].with_exact(companions_in([*files, *again], target))
         # An empty table needs a snapshot too: the point's name stands on it.
@@ -350,10 +352,8 @@ class InitialCopy:
         create_commits(catalog.iceberg, hidden, location, self._pipeline)
         new_table = load_one(catalog, hidden)
         metadata = with_point(new_table, point, snapshots, snapshots)
-        keep_positions = [point.position]
-        return keep_positions, catalog.prepared(
-            new_table, tagged(metadata, {}, point.position, keep_positions), name
-        )
+        only = [point.position]
+        return only, catalog.prepared(new_table, tagged(metadata, {}, point.position, only), name)
 
     def _drop_unless_resumable(self) -> None:
         if self._retained is None:

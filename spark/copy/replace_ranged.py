@@ -34,7 +34,7 @@ from slotlake.spark.merge.run import Work, run, run_steps
 from slotlake.spark.names import LakeName
 from slotlake.spark.publish.commits import RUN, STEPS, Point
 from slotlake.spark.publish.derived_tables import load_derived_tables, with_derived_names
-from slotlake.spark.publish.place import CopyTarget, companions_in, field_ids, inner_ids
+from slotlake.spark.publish.place import CopyTarget, Names, companions_in, field_ids, inner_ids
 from slotlake.spark.publish.sidecar import EXACT_IDS, TableCopy
 from slotlake.spark.publish.swap import publish_tables, require_owner, reset_stage, steps_staged
 from slotlake.spark.storage.location import Location
@@ -99,10 +99,11 @@ class RangedReplacement:
         """Where this table's files go."""
         return self._table_copy(schema).target
 
-    def register(self, schema: TableSchema, stale: pa.Table | None = None) -> int:
+    def register(self, schema: TableSchema, stale: pa.Table | None = None, names: Names = None) -> int:
         """Stage the files in the target's directory as the table's content; how many rows it has then.
 
         Args:
+            names: not needed here: one machine writes to this directory, and what is in it is the table's.
             stale: keys (`stale_rows.delete_rows`) whose rows those files have as they are no more: they are
                 left out, and the files in the target's ``again`` taken in instead.
 

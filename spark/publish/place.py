@@ -31,6 +31,7 @@ _MARKER = ".slotlake-copying"
 _DATA = "data"
 _AGAIN = "data-again"
 RetainedFiles = Mapping[LakeName, Collection[str]]
+Names = Collection[str] | None
 _NO_FILES: RetainedFiles = {}
 
 
@@ -90,13 +91,31 @@ class CopyTarget:
         """
         return {file.location.name: file.size for file in self._stored()}
 
-    def locations(self) -> list[Location]:
+    def discard(self, files: Sequence[Path]) -> None:
+        """Remove files of the directory, which may have been brought to their final place.
+
+        Args:
+            files: as they were in the directory.
+
+        Raises:
+            LakeError: the storage does not answer, or refuses.
+        """
+        for file in files:
+            file.unlink(missing_ok=True)
+        if self.final is not None:
+            lake_files.remove([self.final / file.name for file in files])
+
+    def locations(self, names: Names = None) -> list[Location]:
         """The Parquet files that are in their final place.
+
+        Args:
+            names: only these; None: all.
 
         Raises:
             LakeError: the storage does not answer.
         """
-        return sorted(file.location for file in self._stored() if file.location.name.endswith(".parquet"))
+        stored = [file.location for file in self._stored() if file.location.name.endswith(".parquet")]
+        return sorted(each for each in stored if names is None or each.name in names)
 
     def retain(self, names: Collection[str]) -> None:
         """Remove all files but these, of the directory and of the final place.

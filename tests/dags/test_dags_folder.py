@@ -50,12 +50,16 @@ def _folder(tmp_path: Path) -> Path:
 
 
 def test_one_line_makes_all_dags_of_all_pipelines(tmp_path: Path, pipelines: Path) -> None:
+    together = f"state: {{path: {tmp_path}/shared}}\nairflow: {{copy_tasks: 3}}\n"
+    (pipelines / "b.yaml").write_text(FILE.format(name="b") + together)
     folder = _folder(tmp_path)
     read = _read(folder, pipelines)
     assert set(read["dags"]) == {f"cdc_{kind}_{name}" for kind in KINDS for name in "ab"}
     assert read["errors"] == {}
     # A worker finds a DAG again by its file: it has to be the user's, not one among the installed packages.
     assert {dag[0] for dag in read["dags"].values()} == {str(folder / "slotlake_dags.py")}
+    assert read["dags"]["cdc_bootstrap_a"][1:] == ["bootstrap"]
+    assert read["dags"]["cdc_bootstrap_b"][1:] == ["bootstrap", "copy_worker"]
     assert read["dags"]["cdc_sync_a"][1:] == ["pull", "apply", "publish", "confirm", "replay"]
 
 

@@ -60,12 +60,13 @@ def shop(
         "CREATE TABLE history (account int, delta int);"
         "INSERT INTO accounts SELECT g, 0 FROM generate_series(1, 3000) g"
     )
-    return _file(tmp_path / "files", database, catalog, object_store, tmp_path.name)
+    return shared_file(tmp_path / "files", database, catalog, object_store, tmp_path.name)
 
 
-def _file(
+def shared_file(
     folder: Path, database: Database, catalog: Database, store: LocalObjectStore, place: str, **options: Any
 ) -> Path:
+    """A pipeline file whose warehouse, change log and state are in a bucket."""
     prefix = f"{store.warehouse}-state/{place}"
     shared = f"changelog: {{path: '{prefix}'}}\nstate: {{path: '{prefix}'}}\n"
     file = pipeline_file(
@@ -267,7 +268,7 @@ def test_copies_go_on_on_other_workers(
         "INSERT INTO first SELECT g, repeat(md5(g::text), 10) FROM generate_series(1, 4000) g"
     )
     slow = "copy_seconds_per_sync: 0.001\ncopy_workers: 1\n"
-    file = _file(
+    file = shared_file(
         tmp_path / "files", database, catalog, object_store, tmp_path.name, tables=["first"], source=slow
     )
     worker = Worker(file, {"SLOTLAKE_SPARK_REMOTE": connect}, SMALL_PARTS)
@@ -374,7 +375,7 @@ def test_another_pipeline_of_the_name_is_refused(
     object_store: LocalObjectStore,
     tmp_path: Path,
 ) -> None:
-    other = _file(tmp_path / "other", database, catalog, object_store, tmp_path.name)
+    other = shared_file(tmp_path / "other", database, catalog, object_store, tmp_path.name)
     other.write_text(other.read_text().replace("slot: slotlake_", "slot: other_"))
     with Pipeline.open(shop, remote=connect) as here, Pipeline.open(other, remote=connect) as there:
         here.init()

@@ -61,6 +61,8 @@ def _file(folder: Path, more: str) -> Path:
             "write seconds, or 90s, 10m, 2h",
         ),
         ("airflow: {run_for: 7h}", "airflow", "shorter than run_hours_max"),
+        ("airflow: {copy_tasks: 65}", "airflow.copy_tasks", "64"),
+        ("airflow: {copy_tasks: 2}", "", "share the state of the pipeline"),
         ("permissions: 755", "permissions", "private"),
     ],
 )

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from slotlake.decoder.slots.pressure import Holder, span
 from slotlake.infra.cli.output import LINES_MAX, lines_of, size_text, warning_lines
-from slotlake.infra.cli.texts.work import conflict_counts
+from slotlake.infra.cli.texts.work import conflict_counts, machines_text
 
 if TYPE_CHECKING:
     from slotlake.infra.reports import StatusReport, TableStatus
@@ -62,8 +62,13 @@ def _status_rows(report: StatusReport) -> dict[str, str | None]:
         "WAL retained by the slot": size_text(report.retained_wal_bytes),
         "WAL written": None if rate is None else f"{size_text(round(rate))}/s",
         "slot invalidated in": _invalidation(report),
+        "ranges by machine": _machines(report),
         "archived batches": f"{report.changelog_batches} ({size_text(report.changelog_bytes)})",
     }
+
+
+def _machines(report: StatusReport) -> str | None:
+    return machines_text((report.copy or {}).get("machines", {})) or None
 
 
 def _lag(report: StatusReport) -> str | None:

@@ -15,7 +15,14 @@ from slotlake.infra.cli.output import LINES_MAX, lines_of, set_aside_lines, warn
 if TYPE_CHECKING:
     from slotlake.expectations.results import Report as Verification
     from slotlake.expectations.results import TableResult
-    from slotlake.infra.reports import InitReport, PullReport, SyncReport, TableCompacted, TableCopy
+    from slotlake.infra.reports import (
+        CopyWorkerReport,
+        InitReport,
+        PullReport,
+        SyncReport,
+        TableCompacted,
+        TableCopy,
+    )
 
 
 def init_text(report: InitReport, console: Console) -> None:
@@ -27,8 +34,28 @@ def init_text(report: InitReport, console: Console) -> None:
     else:
         console.print(_copied_tables(report.tables, f"{report.pipeline}: copied at {report.lsn}"))
         console.print(f"{report.rows:,} rows in {report.seconds:.1f} s; slot {report.slot}")
+        if len(report.machines) > 1:
+            console.print(f"ranges by machine: {machines_text(report.machines)}")
         set_aside_lines(report.set_aside, console)
     warning_lines(report.warnings, console)
+
+
+def machines_text(machines: Mapping[str, int]) -> str:
+    """Return how many ranges each machine has copied, on one line."""
+    return ", ".join(f"{escape(name)} {ranges:,}" for name, ranges in sorted(machines.items()))
+
+
+def copy_worker_text(report: CopyWorkerReport, console: Console) -> None:
+    """Print what this machine copied of an initial copy."""
+    if report.already:
+        console.print(f"pipeline {report.pipeline} exists already; there was nothing to copy")
+        return
+    console.print(
+        f"{report.machine} copied {report.ranges:,} ranges, {report.rows:,} rows in {report.seconds:.1f} s"
+    )
+    lines_of((f"  {escape(name)}: {n:,} ranges" for name, n in report.tables.items()), console, "tables")
+    left = (f"  {escape(name)} was left to init: {escape(why)}" for name, why in report.left_out.items())
+    lines_of(left, console, "tables left to init")
 
 
 def _copied_tables(copies: list[TableCopy], title: str) -> Table:

@@ -1,0 +1,102 @@
+"""Claims on ranges: each an advisory lock in the source, which ends with the connection of who has it.
+
+A machine that is killed loses its claims at once; one that stands still, or has lost its network, after about
+half a minute.  Then another machine copies those ranges.  Claims only save work: which files of a range are
+the table's is decided by `infra.sharing.ranges`.
+"""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+from typing import Self
+
+import psycopg
+
+from slotlake.decoder.server.source import connect, source_errors
+from slotlake.infra.locking.shared import lock_number, stay_alive
+from slotlake.infra.sharing.ranges import DoneRanges
+
+APPLICATION_NAME = "slotlake copy"
+
+
+class RangeClaims:
+    """The claims of one process, over one connection; may be called from several threads.
+
+    Args:
+        dsn: of the source.
+        key: what no other pipeline has.
+        ranges: the ranges that are done.
+    """
+
+    def __init__(self, dsn: str, key: str, ranges: DoneRanges) -> None:
+        self._dsn, self._key, self._ranges = dsn, key, ranges
+        self._lock = threading.Lock()
+        self._taken: set[tuple[str, int]] = set()
+        self.connection = connect(dsn)
+        with source_errors(dsn, "claiming ranges of the copy"):
+            stay_alive(self.connection)
+            self.connection.execute(f"SET application_name = '{APPLICATION_NAME}'".encode())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.connection.close()
+
+    def has(self, beginning: str, part: int) -> bool:
+        """Return whether this process has a range."""
+        return (beginning, part) in self._taken
+
+    def take(self, beginning: str, part: int) -> bool:
+        """Claim a range, unless another machine has it, or it is done.
+
+        Args:
+            beginning: of the table's copy, as the record names it.
+            part: number of the range.
+
+        Raises:
+            SourceError: the connection was lost, and all claims with it.
+        """
+        with self._lock:
+            if (beginning, part) in self._taken:
+                return True
+            if not self._asked("pg_try_advisory_lock", beginning, part):
+                return False
+            self._taken.add((beginning, part))
+        if self._ranges.entry(beginning, part) is not None:  # it was done before it was let go
+            self.release(beginning, part)
+            return False
+        return True
+
+    def release(self, beginning: str, part: int) -> None:
+        """Let a range go: it is done, or cannot be copied here.
+
+        Args:
+            beginning: of the table's copy, as the record names it.
+            part: number of the range.
+
+        Raises:
+            SourceError: the connection was lost.
+        """
+        with self._lock:
+            self._taken.discard((beginning, part))
+            self._asked("pg_advisory_unlock", beginning, part)
+
+    def release_all(self) -> None:
+        """Let all ranges go.
+
+        Raises:
+            SourceError: the connection was lost.
+        """
+        with self._lock, source_errors(self._dsn, "claiming ranges of the copy"):
+            self._taken.clear()
+            self.connection.execute("SELECT pg_advisory_unlock_all()")
+
+    def _asked(self, function: str, beginning: str, part: int) -> bool:
+        number = lock_number(f"{self._key} {beginning} {part}")
+        with source_errors(self._dsn, "claiming ranges of the copy"):
+            return self.connection.execute(f"SELECT {function}({number})".encode()).fetchone() == (True,)
+        raise psycopg.InterfaceError("unreachable")

@@ -1,0 +1,177 @@
+"""Several machines make one initial copy: each range once, whoever is killed, and the lake is the source."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slotlake import Pipeline
+from slotlake.decoder.errors import PipelineFileError
+from slotlake.decoder.failpoints import happening
+from slotlake.infra.copy.record import CopyRecord
+from slotlake.infra.copy.worker import NoCopyError
+from slotlake.infra.local.object_store import LocalObjectStore
+from slotlake.infra.reports import CopyWorkerReport
+from slotlake.spark import lake_files
+from tests.conftest import Database, fresh_database
+from tests.e2e.oracle import assert_equal, pipeline_file
+from tests.e2e.test_init_resumed import COMMAND, PART_BYTES, TABLES, fill, write
+from tests.e2e.test_workers import shared_file
+from tests.storage import needs_a_folder
+from tests.workers import Worker, ended, needs_namespaces
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.server]
+LONG = pytest.mark.skipif(not os.environ.get("SLOTLAKE_TEST_LONG"), reason="SLOTLAKE_TEST_LONG=1 runs it")
+
+
+def _killed_helper(file: Path, failpoint: str) -> int:
+    """The process id of one that helped, as another machine would that mounts the same folders."""
+    code = f"import sys; sys.argv[1:] = ['copy-worker', {str(file)!r}, '--wait', '60']; {COMMAND}"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env={**os.environ, "SLOTLAKE_FAILPOINT": failpoint},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == -9, errors
+    return process.pid
+
+
+def _help(file: Path) -> CopyWorkerReport:
+    with Pipeline.open(file) as pipeline:
+        return pipeline.help_copy()
+
+
+@needs_a_folder
+def test_a_helper_is_killed_and_another_goes_on(
+    database: Database, connect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The killed one has brought the files of a range and not noted it: nobody names them, and they go."""
+    monkeypatch.setattr("slotlake.decoder.copy.parts.PART_BYTES", PART_BYTES)
+    database.execute(
+        "CREATE TABLE big (id int PRIMARY KEY, t text); ALTER TABLE big ALTER t SET STORAGE EXTERNAL;"
+        "INSERT INTO big SELECT i, repeat(md5(i::text), 8) FROM generate_series(1, 6000) i;"
+        "CREATE TABLE log (at int, what text);"
+        "INSERT INTO log SELECT i, 'line ' || i FROM generate_series(1, 5000) i"
+    )
+    shared = f"state: {{path: '{tmp_path}/shared'}}\n"
+    file = pipeline_file(tmp_path / "files", database, ["big", "log"], extra=shared, source="copy_workers: 1")
+    pids: list[int] = []
+    left_by_killed: list[str] = []
+
+    def others_first() -> None:
+        pids.append(_killed_helper(file, "copy_worker.delivered:3"))
+        left_by_killed.extend(_files(tmp_path, f"-{pids[0]:x}-"))
+        helped.append(pool.submit(_help, file))
+        record = CopyRecord(tmp_path / "shared" / "shop" / "copying", shared=True)
+        deadline = time.monotonic() + 60
+        while sum(len(table.files) for table in record.tables.values()) < 8:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    helped: list[Future[CopyWorkerReport]] = []
+    with ThreadPoolExecutor() as pool, Pipeline.open(file, remote=connect) as pipeline:
+        with pytest.raises(NoCopyError, match="no initial copy of pipeline 'shop' is under way"):
+            pipeline.help_copy(wait_seconds=0)
+        with happening("init.part_done", others_first):
+            report = pipeline.init()
+        assert helped[0].result().ranges >= 4, helped
+        assert sum(report.machines.values()) == sum(table.ranges for table in report.tables) > 20, report
+        assert len(left_by_killed) == 3
+        assert len(_files(tmp_path, f"-{pids[0]:x}-")) == 2, "the third range is another machine's"
+        ranges = Counter((path.parent, path.name[:10]) for path in _paths(tmp_path))
+        assert set(ranges.values()) == {1}, "no range twice"
+        assert_equal(database, pipeline, ["big", "log"])
+        assert not list((tmp_path / "shared" / "shop").glob("copying/**/*"))
+        assert pipeline.help_copy(wait_seconds=0).already
+
+
+SLOW = (
+    "import time, slotlake.decoder.copy.parts as parts; from slotlake.decoder.copy.table import CopyCrew; "
+    "parts.PART_BYTES = 20000; copied = CopyCrew._copy; "
+    "CopyCrew._copy = lambda crew, job: time.sleep(0.3) or copied(crew, job)"
+)
+
+
+@LONG
+@needs_namespaces
+def test_machines_without_a_shared_disk(
+    database: Database,
+    pg: Any,
+    object_store: LocalObjectStore,
+    connect: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One helper and the machine that runs `init` are killed in the middle, while applications write."""
+    monkeypatch.setattr("slotlake.infra.config.pipeline_file._cache_folder", lambda: tmp_path / "cache")
+    fill(database)
+    with fresh_database(pg) as catalog:
+        place = (database, catalog, object_store, tmp_path.name)
+        file = shared_file(tmp_path / "files", *place, tables=[], source="copy_workers: 1")
+        one, two, three, four = (
+            Worker(file, {"SLOTLAKE_SPARK_REMOTE": connect}, SLOW, name)
+            for name in ("one", "two", "three", "four")
+        )
+        killed = two.begin("copy-worker", "--wait", "200", failpoint="init.mid_copy:3")
+        helper = three.begin("copy-worker", "--wait", "200", "--json")
+        assert one.run("init", failpoint="init.part_done:12").returncode == -9
+        assert ended(killed).returncode == -9
+        write(database, 1)
+        seen = four.step("status")
+        assert seen["state"] == "initial copy unfinished", seen
+        with Pipeline.open(file, remote=connect) as here:
+            record = CopyRecord(here.file.state_dir / "copying", shared=True)
+            noted = sum(len(table.files) for table in record.tables.values())
+        again = four.begin("init", "--json")
+        for number in range(2, 5):
+            time.sleep(1)
+            write(database, number)
+        made, helped = ended(again), ended(helper)
+        assert (made.returncode, helped.returncode) == (0, 0), (made.stderr, helped.stderr)
+        report = json.loads(made.stdout)
+        assert set(report["machines"]) == {"three", "four"}, report
+        kept = sum(table["ranges_kept"] for table in report["tables"])
+        assert kept >= noted >= 12, (kept, noted)
+        assert json.loads(helped.stdout)["ranges"] > report["machines"]["three"] > 0
+        with Pipeline.open(file, remote=connect) as here:
+            here.sync()
+            assert_equal(database, here, TABLES)
+            assert here.verify().equal
+            assert here.state is not None
+            assert not [each for each in lake_files.files(here.state.root) if "copying" in each.location]
+            _require_no_spare_files(here)
+            here.drop(lake=True)
+
+
+def _require_no_spare_files(pipeline: Pipeline) -> None:
+    """Each range that was copied is in one file of the table's folder."""
+    stored = [file.location for file in lake_files.files(pipeline.lake.root)]
+    copied = [each for each in stored if each.name.startswith("copy-")]
+    ranges = Counter((each.parent, each.name[:10]) for each in copied)
+    assert ranges
+    assert set(ranges.values()) == {1}, ranges
+
+
+def _paths(folder: Path) -> list[Path]:
+    return sorted((folder / "files").rglob("data/copy-*.parquet"))
+
+
+def _files(folder: Path, part: str) -> list[str]:
+    return [path.name for path in _paths(folder) if part in path.name]
+
+
+def test_a_pipeline_of_one_machine_has_no_helpers(database: Database, tmp_path: Path) -> None:
+    file = pipeline_file(tmp_path, database, ["t"])
+    with Pipeline.open(file) as pipeline, pytest.raises(PipelineFileError, match="a folder of one machine"):
+        pipeline.help_copy(wait_seconds=0)
