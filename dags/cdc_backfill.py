@@ -15,12 +15,12 @@ DOCS = """
 the lake. The micro-batches continue, and an older image of a row never replaces a newer one. The task
 publishes all tables together, as one consistency point.
 
-- **tables**: one or several tables.
+- **tables**: one or several tables. The form wants at least one.
 - **where**: an SQL condition on columns of the tables, as after WHERE. The task reads a row again if it
   matches the condition in the source *or* in the lake. Leave it empty for whole tables.
 - **key_range**: a range of the key's first column. Write `A..B` (A and B are included), `A..` or `..B`.
-- **dry_run**: changes nothing. The task's XCom says how many rows would change, and gives the keys of the
-  first hundred rows.
+- **dry_run** (on, unless you switch it off): changes nothing. The task's log says how many rows would change
+  in each table; its XCom also has the keys of the first hundred rows.
 
 If a condition is wrong, the task fails at once with the error message of PostgreSQL.
 
@@ -43,6 +43,7 @@ def cdc_backfill(pipeline: PipelineFile) -> None:
             "tables": Param(
                 [],
                 type="array",
+                minItems=1,
                 title="Tables",
                 description="Names in PostgreSQL's form: public.orders. Without a list here: one per line.",
                 **({"examples": table_names} if table_names else {}),
@@ -57,13 +58,13 @@ def cdc_backfill(pipeline: PipelineFile) -> None:
                 description="Range of the key's first column: A..B, A.. or ..B.",
             ),
             "dry_run": Param(
-                False,
+                True,
                 type="boolean",
                 title="Dry run",
-                description="Change nothing; only report what would change.",
+                description="Change nothing; only report what would change. Switch it off to write.",
             ),
         },
-        **scheduling.start_options(pipeline, scheduling.BY_HAND),
+        **scheduling.start_options(pipeline, scheduling.BY_HAND, title="read again"),
     ):
         backfill(str(pipeline.path))
 

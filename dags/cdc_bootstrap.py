@@ -41,7 +41,7 @@ def cdc_bootstrap(pipeline: PipelineFile) -> None:
         f"cdc_bootstrap_{pipeline.name}",
         schedule=None,
         doc_md=DOCS,
-        **scheduling.start_options(pipeline, scheduling.BY_HAND),
+        **scheduling.start_options(pipeline, scheduling.BY_HAND, title="create and copy"),
     ):
         bootstrap(str(pipeline.path))
         if pipeline.airflow.copy_tasks:

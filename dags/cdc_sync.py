@@ -138,7 +138,7 @@ def cdc_sync(pipeline: PipelineFile) -> None:
         schedule=scheduling.schedule(pipeline),
         doc_md={"four": DOCS, "one": ONE_TASK, "continuous": CONTINUOUS}[kind],
         params={} if kind == "continuous" else {"scratch_namespace": form},
-        **scheduling.start_options(pipeline),
+        **scheduling.start_options(pipeline, title="micro-batches"),
     ):
         if kind == "continuous":
             continuous(pipeline, asset)

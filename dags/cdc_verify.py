@@ -34,7 +34,7 @@ def cdc_verify(pipeline: PipelineFile) -> None:
         f"cdc_verify_{pipeline.name}",
         schedule=scheduling.verification(pipeline, asset),
         doc_md=DOCS,
-        **scheduling.start_options(pipeline),
+        **scheduling.start_options(pipeline, title="verify"),
     ):
         verify(str(pipeline.path))
 

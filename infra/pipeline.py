@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from slotlake.infra.backfill.report import BackfillReport
     from slotlake.infra.care.dropping import DropReport
     from slotlake.infra.continuous.loop import RunLimits, RunListener
-    from slotlake.infra.recover.recovery import RecoverReport
+    from slotlake.infra.recover.report import RecoverReport
     from slotlake.infra.source.bell import Bell
     from slotlake.infra.status.schema_changes import SchemaReport
     from slotlake.infra.status.types_report import TypesReport
@@ -371,15 +371,23 @@ class Pipeline(OpenPipeline):
         with self.exclusively(step="drop", on_one_side=True):
             return drop(self, lake=lake)
 
-    def recover(self, *, carry_out: bool = False, progress: Progressing = silent) -> RecoverReport:
-        """Find out what is wrong and what would mend it; with ``carry_out`` do so (docs/runbook)."""
+    def recover(
+        self, *, carry_out: bool = False, approved: str | None = None, progress: Progressing = silent
+    ) -> RecoverReport:
+        """Find out what is wrong and what would mend it; with ``carry_out`` do so (docs/runbook).
+
+        Args:
+            carry_out: do what the plan says.
+            approved: only if that is still the plan of this name (`infra.recover.approved`).
+            progress: is called with a line for each longer step.
+        """
         from slotlake.infra.care.dropping import begin_again
         from slotlake.infra.recover.recovery import recover
 
         with self.exclusively(step="recover"):
-            if carry_out:
+            if carry_out and approved is None:
                 begin_again(self)
-            return recover(self, carry_out=carry_out, progress=progress)
+            return recover(self, carry_out=carry_out, approved=approved, progress=progress)
 
     def verification_summary(self, report: Report) -> dict[str, Any]:
         """A verification without row values, for logs and XComs: verdict, LSN, counts."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,14 +22,20 @@ from typing import Any
 
 from slotlake.decoder.errors import PipelineFileError, SlotlakeError
 from slotlake.decoder.lsn import format_lsn, parse_lsn
+from slotlake.infra.airflow.words import log_step, table_differs
 from slotlake.infra.config.pipeline_file import PipelineFile, load_pipeline
 
 VARIABLE = "SLOTLAKE_PIPELINES"
 _SUFFIXES = (".yaml", ".yml")
 # The longest run of a DAG that is started by hand and may copy a whole database; and of the monitor.
 BY_HAND, LOOK = timedelta(days=14), timedelta(minutes=10)
-_BEGINNINGS = ("bootstrap", "copy_worker", "recover")  # the steps that a dropped pipeline can have
+# The steps that a dropped pipeline can have.
+_BEGINNINGS = ("bootstrap", "copy_worker", "plan_recovery", "recover")
 _ENTRIES_MAX = 100  # of a list in an XCom
+# The fields of the forms, by the options of the command, which errors name; not in a command's own line.
+FORM = {"table": "Tables", "where": "WHERE", "key-range": "Key range", "dry-run": "Dry run"}
+_FLAG = re.compile(rf"(?<!backfill )--({'|'.join(FORM)})\b")
+_TABLES_MAX = 20  # in the error of a verification
 _PULLED = ("batch", "start_lsn", "end_lsn", "transactions", "changes", "set_aside", "resumed")
 
 
@@ -42,27 +49,33 @@ def problems() -> list[PipelineFileError]:
     return _read()[1]
 
 
-def start_options(pipeline: PipelineFile, longest: timedelta | None = None) -> dict[str, Any]:
+def start_options(pipeline: PipelineFile, longest: timedelta | None = None, *, title: str) -> dict[str, Any]:
     """Return the keyword arguments of ``DAG`` that all DAGs of a pipeline share.
 
     Args:
         pipeline: the DAG's pipeline.
         longest: after this time, Airflow ends a run, so a run that hangs does not block the pool for ever;
             None: ``airflow.run_hours_max`` of the pipeline file.
+        title: what the DAG does, for the lists of Airflow's pages.
     """
+    owner, link = pipeline.airflow.owner, pipeline.airflow.owner_link
     return {
+        "dag_display_name": f"{pipeline.name}: {title}",
+        "owner_links": {owner: link} if link else {},
         "dagrun_timeout": longest or timedelta(hours=pipeline.airflow.run_hours_max),
         "start_date": datetime(2026, 1, 1, tzinfo=UTC),
         "catchup": False,
         "max_active_runs": 1,
-        "tags": ["slotlake", pipeline.name],
+        "tags": ["slotlake", pipeline.name, *pipeline.airflow.tags],
         "default_args": {
+            "owner": owner,
             # The pool has one place per replication slot: PostgreSQL allows one reader at a time.
             "pool": pipeline.pool,
             "retries": 4,
             "retry_delay": timedelta(seconds=5),
             "retry_exponential_backoff": True,
             "max_retry_delay": timedelta(minutes=5),
+            "show_return_value_in_logs": False,  # the log has it in words
         },
     }
 
@@ -119,7 +132,8 @@ def run_step(step: str, pipeline_file: str, *arguments: Any) -> dict[str, Any]:
         result: dict[str, Any] = getattr(steps, step)(pipeline_file, *arguments)
     except SlotlakeError as error:
         kind = AirflowException if error.retryable else AirflowFailException
-        raise kind(str(error)) from None
+        raise kind(_FLAG.sub(lambda flag: FORM[flag[1]], str(error))) from None
+    log_step(step, result)
     return result
 
 
@@ -226,13 +240,23 @@ def verify(pipeline_file: str, ranges: Iterable[Mapping[str, Any]]) -> dict[str,
     report = run_step("verify", pipeline_file, covered(ranges))
     if not report["equal"]:
         kinds = {kind for table in report["tables"].values() for kind in table.get("kinds", ())}
-        different = shortened({"tables": {n: t for n, t in report["tables"].items() if not t["equal"]}})
-        more = f", and {different['more']['tables']:,} more tables" if "more" in different else ""
         raise (AirflowException if kinds == {LOCKED} else AirflowFailException)(
-            f"lake and source differ at {report['lsn']}: {different['tables']}{more}\n"
-            f"  what to do: slotlake verify {Path(pipeline_file).name} lists the keys that differ"
+            "\n".join(
+                [
+                    *_different_tables(report["tables"]),
+                    f"lake and source differ at {report['lsn']}",
+                    f"  what to do: slotlake verify {Path(pipeline_file).name} lists the keys that differ",
+                ]
+            )
         )
     return shortened(report)
+
+
+def _different_tables(tables: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return a line per table that differs; the first ones, for a message."""
+    lines = [table_differs(name, table) for name, table in tables.items() if not table["equal"]]
+    more = len(lines) - _TABLES_MAX
+    return [*lines[:_TABLES_MAX], *([f"and {more:,} more tables"] if more > 0 else [])]
 
 
 def maintain(pipeline_file: str) -> dict[str, Any]:

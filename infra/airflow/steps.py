@@ -19,7 +19,8 @@ from slotlake.infra.cli.run import stopped_by_signals
 from slotlake.infra.cli.texts.run import batch_lines, run_line
 from slotlake.infra.health.look import look
 from slotlake.infra.pipeline import Pipeline
-from slotlake.infra.reports import ApplyReport, ConfirmReport, PublishReport, PullReport, SyncReport
+from slotlake.infra.recover.approved import note_plan
+from slotlake.infra.reports import SyncReport
 from slotlake.infra.source.bell import Bell
 from slotlake.infra.state_file import StateFile
 
@@ -50,7 +51,7 @@ def copy_worker(pipeline_file: str) -> dict[str, Any]:
 def pull(pipeline_file: str) -> dict[str, Any]:
     """Write the next batch of the change log, or use the one on disk. Confirms nothing."""
     with Pipeline.open(pipeline_file) as pipeline:
-        return _logged_report(pipeline.pull(wait_seconds=_WAIT_SECONDS))
+        return pipeline.pull(wait_seconds=_WAIT_SECONDS).as_dict()
 
 
 def sync(pipeline_file: str) -> dict[str, Any]:
@@ -78,13 +79,13 @@ def run(pipeline_file: str) -> dict[str, Any]:
 def apply(pipeline_file: str, batch: str) -> dict[str, Any]:
     """Write the batch to the branch `stage`: one fold and one MERGE per table. Readers do not see it."""
     with Pipeline.open(pipeline_file) as pipeline:
-        return _logged_report(pipeline.apply(batch))
+        return pipeline.apply(batch).as_dict()
 
 
 def publish(pipeline_file: str, batch: str) -> dict[str, Any]:
     """Publish the staged batch in all tables with one catalog transaction."""
     with Pipeline.open(pipeline_file) as pipeline:
-        return _logged_report(pipeline.publish(batch))
+        return pipeline.publish(batch).as_dict()
 
 
 def confirm(pipeline_file: str, batch: str | None = None) -> dict[str, Any]:
@@ -95,7 +96,7 @@ def confirm(pipeline_file: str, batch: str | None = None) -> dict[str, Any]:
         batch: the published batch; it does not change the position. None: no table is looked at.
     """
     with Pipeline.open(pipeline_file) as pipeline:
-        return _with_failures_logged(pipeline.confirm(batch))
+        return pipeline.confirm(batch).as_dict()
 
 
 def verify(pipeline_file: str, expect: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -115,10 +116,27 @@ def maintain(pipeline_file: str) -> dict[str, Any]:
         return pipeline.maintain(wait_seconds=60.0).as_dict()
 
 
-def recover(pipeline_file: str, carry_out: bool = False) -> dict[str, Any]:
-    """Say what is wrong and how to repair it; with ``carry_out``, repair it. Idempotent."""
+def plan_recovery(pipeline_file: str) -> dict[str, Any]:
+    """Say what is wrong and how to repair it; change nothing. ``plan_name``: to carry out this plan by."""
     with Pipeline.open(pipeline_file) as pipeline:
-        return pipeline.recover(carry_out=carry_out).as_dict()
+        report = pipeline.recover(progress=progress_lines(_log.info))
+        name = note_plan(pipeline, report) if report.findings else None
+        return {**report.as_dict(), "plan_name": name}
+
+
+def recover(pipeline_file: str, plan_name: str) -> dict[str, Any]:
+    """Carry out a plan of `plan_recovery`. Idempotent.
+
+    Args:
+        pipeline_file: its path.
+        plan_name: which plan.
+
+    Raises:
+        LakeError: the plan would be another one now; nothing was changed.
+    """
+    with Pipeline.open(pipeline_file) as pipeline:
+        progress = progress_lines(_log.info)
+        return pipeline.recover(carry_out=True, approved=plan_name, progress=progress).as_dict()
 
 
 def status(pipeline_file: str) -> dict[str, Any]:
@@ -168,20 +186,3 @@ def replay(pipeline_file: str, namespace: str, start: str, end: str) -> dict[str
 def _log_batch(report: SyncReport) -> None:
     for line in batch_lines(report):
         _log.info(line)
-
-
-def _with_failures_logged(report: ConfirmReport) -> dict[str, Any]:
-    """Return a report as JSON; log what could not be compacted, because the task itself succeeds."""
-    for table in report.compacted:
-        if table.failed:
-            _log.warning("table %s was not compacted: %s", table.lake_table, table.failed)
-    return report.as_dict()
-
-
-def _logged_report(report: PullReport | ApplyReport | PublishReport) -> dict[str, Any]:
-    """Return a report as JSON; log what is not followed now, because the task itself succeeds."""
-    for table, reason in () if isinstance(report, PublishReport) else report.set_aside.items():
-        _log.warning("table %s is set aside: %s", table, reason)
-    for warning in () if isinstance(report, ApplyReport) else report.warnings:
-        _log.warning("%s", warning)
-    return report.as_dict()

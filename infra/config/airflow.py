@@ -11,6 +11,7 @@ from slotlake.infra.config.durations import duration_seconds
 from slotlake.infra.config.sections import Section
 
 _VERIFY_WORDS = ("daily", "every_batch", "manual")
+_LINK = re.compile(r"^(https?://[^/\s]+|mailto:[^\s]+@)")
 _CRON = re.compile(r"^(@[a-z]+|\S+( +\S+){4,5})$")
 
 
@@ -20,6 +21,7 @@ class AirflowSection(Section):
     ``tasks``: a micro-batch is four tasks, or one.  ``run``: a run of `cdc_sync` is one micro-batch, or
     ``continuous``: micro-batches for the time ``run_for``, and the next run follows at once.
     ``copy_tasks``: how many more tasks copy ranges of the initial copy, next to `bootstrap`.
+    ``owner``, ``owner_link``, ``tags``: of all DAGs, in the lists of Airflow's pages.
     A verification reads all rows of both sides, and batches wait meanwhile. So it runs only once a day.
     """
 
@@ -31,11 +33,21 @@ class AirflowSection(Section):
     run: Literal["batch", "continuous"] = "batch"
     run_for: Annotated[float, Field(gt=0)] = 600.0
     copy_tasks: Annotated[int, Field(ge=0, le=64)] = 0
+    owner: Annotated[str, Field(min_length=1)] = "slotlake"
+    owner_link: str | None = None
+    tags: list[Annotated[str, Field(min_length=1, max_length=100)]] = Field(default_factory=list)
 
     @field_validator("run_for", mode="before")
     @classmethod
     def _duration(cls, value: object) -> object:
         return duration_seconds(value) if isinstance(value, str) else value
+
+    @field_validator("owner_link")
+    @classmethod
+    def _link(cls, value: str | None) -> str | None:
+        if value is not None and not _LINK.match(value):
+            raise ValueError("write an address that begins with https://, http:// or mailto:")
+        return value
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:

@@ -1,4 +1,4 @@
 """What is wrong with a pipeline, and what mends it.
 
-Others import `recovery`.
+Others import `approved`, `recovery` and `report`.
 """

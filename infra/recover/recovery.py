@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from slotlake.decoder.catalog.publications import missing_publications
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.source import source_session
-from slotlake.infra.advance.findings import Diagnosis, Finding, judge
+from slotlake.infra.advance.findings import Diagnosis, judge
+from slotlake.infra.recover.approved import forget_plan, require_approved
 from slotlake.infra.recover.compare import LEFT, NEW, NOTHING, ROWS, WHOLE, TableRepair, compare, session_now
-from slotlake.infra.reports import Report
+from slotlake.infra.recover.report import RecoverReport
 from slotlake.infra.selection.aside import (
     forget_stopped,
     is_of_one_table,
@@ -39,68 +39,63 @@ if TYPE_CHECKING:
     from slotlake.spark.names import LakeName
 
 
-@dataclass(frozen=True)
-class RecoverReport(Report):
-    """What is wrong, and what is, or was, done about it.
-
-    Attributes:
-        diagnosis: in words; "nothing is lost: …" if all is well.
-        findings: the same, one by one.
-        plan: what is to be done, in order, a line each; empty if there is nothing to do.
-        tables: what each table gets. Of a plan: as of the moment when it was made.
-        rows, bytes: of all tables: rows to be written, and about what these take at the source.
-        lost: what is gone for good, a line each.
-        lsn: where the lake stood then.
-    """
-
-    pipeline: str
-    diagnosis: str
-    plan: list[str]
-    carried_out: bool
-    findings: list[Finding] = field(default_factory=list)
-    tables: list[TableRepair] = field(default_factory=list)
-    rows: int = 0
-    bytes: int = 0
-    lost: list[str] = field(default_factory=list)
-    lsn: str = ""
-    seconds: float = 0.0
-
-
-def recover(pipeline: OpenPipeline, *, carry_out: bool, progress: Progressing) -> RecoverReport:
+def recover(
+    pipeline: OpenPipeline, *, carry_out: bool, progress: Progressing, approved: str | None = None
+) -> RecoverReport:
     """Judge the pipeline, plan what mends it, and with ``carry_out`` do so.
 
     Args:
         pipeline: the pipeline, in whatever state.
         carry_out: do what the plan says.
         progress: called with a line for each longer step.
+        approved: carry out only the plan of this name (`infra.recover.approved`); None: whatever is planned.
 
     Raises:
         SlotBusyError: another reader holds the slot; that is no loss, and waiting helps.
         SourceError: the source cannot be asked.
-        LakeError: the lake cannot be asked.
+        LakeError: the lake cannot be asked; or the plan is not the one that was approved.
     """
     started = time.monotonic()
     diagnosis = judge(pipeline, files=True)
     if not diagnosis.findings:
+        forget_plan(pipeline)
         return _report_of_whole(pipeline, diagnosis)
-    if carry_out:
-        diagnosis = _with_commits_mended(pipeline, diagnosis)
-        tables = _carry_out(pipeline, diagnosis, progress)
-        forget_stopped(pipeline)
-    else:
-        tables = _planned(pipeline, diagnosis, progress)
+    if not carry_out:
+        return _report(pipeline, diagnosis, _planned(pipeline, diagnosis, progress), started)
+    if approved is not None:
+        require_approved(pipeline, approved, lambda: _plan_now(pipeline, diagnosis, progress))
+    diagnosis = _with_commits_mended(pipeline, diagnosis)
+    tables = _carry_out(pipeline, diagnosis, progress)
+    forget_stopped(pipeline)
+    forget_plan(pipeline)
+    return _report(pipeline, diagnosis, tables, started, carried_out=True)
+
+
+def _plan_now(pipeline: OpenPipeline, diagnosis: Diagnosis, progress: Progressing) -> RecoverReport:
+    return _report(pipeline, diagnosis, _planned(pipeline, diagnosis, progress), time.monotonic())
+
+
+def _report(
+    pipeline: OpenPipeline,
+    diagnosis: Diagnosis,
+    tables: list[TableRepair],
+    started: float,
+    *,
+    carried_out: bool = False,
+) -> RecoverReport:
+    """The report on a pipeline of which something is wrong, or was."""
     return RecoverReport(
         pipeline.name,
         "; ".join(finding.what for finding in diagnosis.findings)
-        + (_set_aside_tables(pipeline) if carry_out else ""),
-        _plan(pipeline, diagnosis, tables, carried_out=carry_out),
-        carried_out=carry_out,
+        + (_set_aside_tables(pipeline) if carried_out else ""),
+        _plan(pipeline, diagnosis, tables, carried_out=carried_out),
+        carried_out=carried_out,
         findings=diagnosis.findings,
         tables=tables,
         rows=sum(table.rows for table in tables),
         bytes=sum(table.bytes for table in tables),
         lost=_losses(diagnosis),
-        lsn=format_lsn(pipeline.position() if carry_out else diagnosis.position),
+        lsn=format_lsn(pipeline.position() if carried_out else diagnosis.position),
         seconds=round(time.monotonic() - started, 3),
     )
 

@@ -136,7 +136,7 @@ import runpy, sys, time
 import airflow.sdk, airflow.providers.standard.operators.python, airflow.models.asset
 before = set(sys.modules)
 started = time.process_time()
-for kind in ("bootstrap", "sync", "verify", "maintenance", "monitor"):
+for kind in ("backfill", "bootstrap", "maintenance", "monitor", "recover", "sync", "verify"):
     runpy.run_path(f"dags/cdc_{kind}.py")
 seconds = time.process_time() - started
 heavy = {"pyspark", "numba", "pyarrow", "pandas", "great_expectations", "pyiceberg", "psycopg"}
@@ -191,12 +191,64 @@ def test_a_difference_fails_the_task_and_names_no_row(folder: Path, monkeypatch:
 
     from slotlake.infra.airflow import steps
 
-    tables = {"public.t": {"equal": False, "source_rows": 2, "lake_rows": 1, "differences": 1}}
+    counts = {"source_rows": 2, "lake_rows": 1, "differences": 1, "kinds": {"missing in lake": 1}}
+    tables = {"public.a": {"equal": True, "source_rows": 3}, "public.t": {"equal": False, **counts}}
     monkeypatch.setattr(
         steps, "verify", lambda file, expect: {"equal": False, "lsn": "0/1", "tables": tables}
     )
-    with pytest.raises(AirflowFailException, match=r"differ at 0/1.*public\.t"):
+    with pytest.raises(AirflowFailException, match=r"(?s)^public\.t: .*differ at 0/1"):
         scheduling.verify(str(_write(folder, "p")), [])
+
+
+def test_the_log_of_a_verification_has_a_line_per_table_the_bad_ones_first(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+
+    from slotlake.infra.airflow import steps
+
+    same = {"equal": True, "source_rows": 1234, "lake_rows": 1234, "kinds": {}}
+    bad = {"equal": False, "source_rows": 2, "lake_rows": 1, "kinds": {"different": 7, "missing in lake": 1}}
+    report = {"equal": False, "lsn": "0/1", "tables": {"public.a": same, "public.b": bad}}
+    monkeypatch.setattr(steps, "verify", lambda file, expect: report)
+    caplog.set_level("INFO", "slotlake")
+    with pytest.raises(AirflowFailException, match=r"^public\.b: different \(7\), missing in lake; "):
+        scheduling.verify(str(_write(folder, "p")), [])
+    assert [(entry.levelname, entry.getMessage()) for entry in caplog.records] == [
+        ("WARNING", "public.b: different (7), missing in lake; 2 rows in the source, 1 in the lake"),
+        ("INFO", "public.a: equal, 1,234 rows"),
+        ("INFO", "compared at 0/1: 1 of 2 tables are equal"),
+    ]
+
+
+def test_an_error_of_a_form_names_its_fields(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+
+    from slotlake.decoder.errors import PipelineFileError
+    from slotlake.infra.airflow import steps
+
+    def refuse(*_: object) -> None:
+        way_out = "write A..B; use --where for other rows, or run `slotlake backfill --table`"
+        raise PipelineFileError("'x' is not a range of keys", where="--key-range", way_out=way_out)
+
+    monkeypatch.setattr(steps, "backfill", refuse)
+    with pytest.raises(AirflowFailException) as refused:
+        scheduling.run_step("backfill", str(_write(folder, "p")))
+    assert "where: Key range\n" in str(refused.value)
+    assert "use WHERE for other rows, or run `slotlake backfill --table`" in str(refused.value)
+
+
+def test_owner_link_and_tags_are_those_of_the_pipeline_file(folder: Path) -> None:
+    from airflow.sdk import DAG
+
+    _write(folder, "p", "{owner: lake team, owner_link: 'mailto:lake@example.org', tags: [tier 1]}")
+    (pipeline,) = scheduling.pipelines()
+    dag = DAG("cdc_sync_p", schedule=None, **scheduling.start_options(pipeline, title="micro-batches"))
+    assert (dag.dag_display_name, set(dag.tags)) == ("p: micro-batches", {"slotlake", "p", "tier 1"})
+    assert dag.owner_links == {"lake team": "mailto:lake@example.org"}
+    assert dag.default_args["owner"] == "lake team"
+    _write(folder, "p", "{owner_link: wiki}")
+    assert "airflow.owner_link: write an address" in str(scheduling.problems()[0])
 
 
 def test_a_table_that_is_locked_is_verified_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +261,7 @@ def test_a_table_that_is_locked_is_verified_again(folder: Path, monkeypatch: pyt
         tables = {
             "public.t": {"equal": False, "kinds": {LOCKED: 1}},
             "public.u": {"equal": False, "kinds": kinds},
-            "public.v": {"equal": True, "kinds": {}},
+            "public.v": {"equal": True, "kinds": {}, "source_rows": 3},
         }
         told = {"equal": False, "lsn": "0/1", "tables": tables}
         monkeypatch.setattr(steps, "verify", lambda file, expect, told=told: told)
@@ -221,9 +273,14 @@ def test_a_table_that_is_locked_is_verified_again(folder: Path, monkeypatch: pyt
 def test_of_maintenance_only_what_was_done_is_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from slotlake.infra.airflow import steps
 
-    nothing = {"rewritten_files": 0, "expired_snapshots": 0, "removed_files": 0}
-    tables = [{"lake_table": "n.a", **nothing}, {"lake_table": "n.b", **nothing, "removed_files": 2}]
-    monkeypatch.setattr(steps, "maintain", lambda file: {"pipeline": "p", "tables": tables, "left": []})
+    nothing = {"staged": False, "rewritten_files": 0, "expired_snapshots": 0, "removed_files": 0}
+    tables = [
+        {"lake_table": "n.a", **nothing},
+        {"lake_table": "n.b", **nothing, "removed_files": 2, "written_files": 0},
+    ]
+    monkeypatch.setattr(
+        steps, "maintain", lambda file: {"pipeline": "p", "tables": tables, "left": [], "seconds": 1.0}
+    )
     report = scheduling.maintain(str(_write(folder, "p", "{maintenance: 900}")))
     assert (report["tables"], report["all_tables"]) == (tables[1:], 2)
     (pipeline,) = scheduling.pipelines()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -84,6 +85,37 @@ class Stack:
             patience.require(f"{kind} {run} is still {state}")
             time.sleep(0.3)
         return state
+
+    def states(self, kind: str, run: str) -> dict[str, str]:
+        """The state of each task of a run."""
+        return {name: task["state"] for name, task in self.client.tasks(self.dag(kind), run).items()}
+
+    def asked(self) -> tuple[str, dict[str, Any]]:
+        """Trigger cdc_recover; the run, once it waits for a person, and what this person reads."""
+        run = self.client.trigger(self.dag("recover"))
+        waiting = ("awaiting_input", "deferred")  # the second before Airflow 3.3
+        self.until(lambda: self.states("recover", run)["approve"] in waiting, "a person is asked")
+        return run, self.client.call("GET", self._question(run))
+
+    def answer(self, run: str, answer: str, user: str = "admin") -> None:
+        """Choose ``Approve`` or ``Reject``."""
+        password = json.loads((self.airflow.folder / "passwords.json").read_text())[user]
+        body = {"chosen_options": [answer], "params_input": {}}
+        AirflowClient(self.airflow.url, user, password).call("PATCH", self._question(run), body)
+
+    def _question(self, run: str) -> str:
+        return f"/dags/{self.dag('recover')}/dagRuns/{run}/taskInstances/approve/-1/hitlDetails"
+
+    def drop_slot(self) -> None:
+        """Drop the pipeline's slot; a micro-batch that is ending may hold it for a moment."""
+        give_up = time.monotonic() + 60
+        while True:
+            try:
+                self.database.execute("SELECT pg_drop_replication_slot(%s)", [f"slotlake_{self.name}"])
+                return
+            except psycopg.errors.ObjectInUse:
+                assert time.monotonic() < give_up
+                time.sleep(0.2)
 
     def happening(self) -> list[object]:
         """The runs of this pipeline's DAGs and their tasks: what is the same twice stands still.

@@ -26,6 +26,7 @@ from slotlake.infra.launch.folders import CHECKOUT
 from slotlake.infra.local.airflow import LocalAirflow
 from slotlake.infra.local.airflow_client import AirflowClient
 from slotlake.infra.local.postgres import EmbeddedPostgres
+from tests.e2e.airflow_pages import log_in, picture, press_backfill
 from tests.e2e.airflow_stack import Stack
 from tests.e2e.browser import HEIGHT, WIDTH, Browser, open_browser
 from tests.e2e.chromium import find_chromium
@@ -291,7 +292,7 @@ def test_a_person_backfills_with_the_form(desk: Stack, browser: Browser, connect
     with Pipeline.open(desk.file, remote=connect) as pipeline:
         pipeline.session.sql("UPDATE lake.desk.orders SET v = 'wrong' WHERE id = 20").collect()
         pipeline.session.sql("DELETE FROM lake.desk.orders WHERE id = 21").collect()
-    _log_in(desk, browser)
+    log_in(desk, browser)
     run = _fill_and_trigger(desk, browser, dry_run=True)
     report = desk.client.xcoms(desk.dag("backfill"), run)["backfill", "return_value"]
     assert (report["inserted"], report["changed"], report["deleted"]) == (1, 1, 0)
@@ -302,24 +303,10 @@ def test_a_person_backfills_with_the_form(desk: Stack, browser: Browser, connect
     browser.wait_text("return_value")
     browser.click("[data-testid=expand-all-button]")
     browser.wait_text('"change": "insert"', '"id": "21"')
-    _picture(browser, "backfill-4-result")
+    picture(browser, "backfill-4-result")
     run = _fill_and_trigger(desk, browser, dry_run=False)
     assert desk.client.xcoms(desk.dag("backfill"), run)["backfill", "return_value"]["changed"] == 1
     assert desk.equal()
-
-
-def _log_in(desk: Stack, browser: Browser) -> None:
-    """As a person does, unless the browser is logged in."""
-    browser.go(f"{desk.airflow.url}/")
-    words = ("Username", "Assets")
-    shown = browser._until(lambda: next((w for w in words if w in browser.text()), None), str(words), 60.0)
-    if shown == "Username":
-        browser.click("input[name=username]")
-        browser.type("admin")
-        browser.click("input[name=password]")
-        browser.type(desk.airflow.password)
-        browser.click("button", "Sign in")
-    browser.wait_text("Dags", "Assets")
 
 
 def _fill_and_trigger(desk: Stack, browser: Browser, *, dry_run: bool) -> str:
@@ -334,9 +321,10 @@ def _fill_and_trigger(desk: Stack, browser: Browser, *, dry_run: bool) -> str:
     browser.click("[role=option]", "public.orders")
     browser.click("input[name=element_where]")
     browser.type("id BETWEEN 10 AND 30")
-    if dry_run:
+    if dry_run:  # as it is, unless a person switches it off
+        picture(browser, "backfill-2-form")
+    else:
         browser.click("label:has(input[name=element_dry_run])")
-        _picture(browser, "backfill-2-form")
     browser.click("[data-testid=trigger-dag-submit]")
 
     def mine() -> list[str]:
@@ -350,14 +338,8 @@ def _fill_and_trigger(desk: Stack, browser: Browser, *, dry_run: bool) -> str:
     browser.go(f"{desk.airflow.url}/dags/{dag}/runs/{run}")  # as it is now, the task's row too
     browser.wait_text("Success", "1 Task Instance")
     if dry_run:
-        _picture(browser, "backfill-3-green")
+        picture(browser, "backfill-3-green")
     return run
-
-
-def _picture(browser: Browser, name: str) -> None:
-    """For docs/backfill.md, if somebody asks for pictures."""
-    if folder := os.environ.get("SLOTLAKE_PICTURES"):
-        browser.picture(Path(folder) / f"{name}.png")
 
 
 @LONG
@@ -394,21 +376,21 @@ def _pages(desk: Stack, user: str, paths: Iterable[str]) -> list[str]:
 
 @LONG
 def test_a_person_finds_the_page_in_the_navigation_and_on_a_dag(desk: Stack, browser: Browser) -> None:
-    _log_in(desk, browser)
+    log_in(desk, browser)
     inside = "document.querySelector('iframe')?.contentDocument?.body?.innerText ?? ''"
     browser.go(f"{desk.airflow.url}/dags/{desk.dag('sync')}/plugin/slotlake-pipeline")
     browser._until(lambda: "Verifications" in browser.value(inside) or None, "the DAG's tab", 60.0)
     browser.go(f"{desk.airflow.url}/plugin/slotlake")
     browser._until(lambda: "the worst first" in browser.value(inside) or None, "the page", 60.0)
-    _picture(browser, "page-fleet")
+    picture(browser, "page-fleet")
     browser.go(f"{desk.airflow.url}/slotlake/pipeline/desk")
     browser.wait_text("1 row differs", "id=77", "What recover would do")
     assert browser.value("document.querySelectorAll('path').length") >= 3  # retained WAL
-    _picture(browser, "page-pipeline")
+    picture(browser, "page-pipeline")
     browser.resize(390, 844)
     browser.dark(True)
     assert browser.value("document.documentElement.scrollWidth") <= 390
-    _picture(browser, "page-phone")
+    picture(browser, "page-phone")
     browser.dark(False)
     browser.resize(WIDTH, HEIGHT)
 
@@ -430,43 +412,11 @@ def test_the_backfill_button_replays_a_range_into_scratch_tables(
         pipeline.sync(wait_seconds=120)
     points = desk.points()
     for _ in range(2):  # twice is as once
-        backfill = _press_backfill(desk, browser, changed - timedelta(minutes=1), changed)
+        backfill = press_backfill(desk, browser, changed - timedelta(minutes=1), changed)
         desk.until(partial(_all_ended, desk, backfill), "the backfill has ended")
         assert desk.points() == points
         assert desk.rows("public.orders", "trial") == desk.rows("public.orders") == desk.source("orders")
     desk.client.pause(desk.dag("sync"), True)
-
-
-def _press_backfill(desk: Stack, browser: Browser, start: datetime, end: datetime) -> int:
-    """Fill the form of a range of logical dates and send it; the backfill's id."""
-    dag = desk.dag("sync")
-
-    def made() -> list[int]:
-        return sorted(each["id"] for each in desk.client.call("GET", "/backfills", dag_id=dag)["backfills"])
-
-    known = made()
-    browser.go(f"{desk.airflow.url}/dags/{dag}")
-    browser.click("button", "Trigger")
-    browser.wait_text("Run this Dag for a range of dates")
-    browser.click("label:has(input[value=backfill])")
-    browser.wait_text("Scratch namespace", "Run Backfill")
-    for number, moment in enumerate((start, end)):
-        browser.click("[data-testid=datetime-input]", number=number)
-        for field, text in (("YYYY/MM/DD", f"{moment:%Y/%m/%d}"), ("HH:mm", f"{moment:%H:%M}")):
-            browser.click(f'input[placeholder="{field}"]')
-            browser.select_all()
-            browser.type(text)
-        browser.press("Escape", 27)
-        browser.wait_text(f"{moment:%b %d, %Y %H:%M}")
-    browser.click("label:has(input[value=completed])")  # all runs, also those that there are
-    browser.click("label", "Override parameters on existing runs")  # without it no field of the form is sent
-    browser.click("input[name=element_scratch_namespace]")
-    browser.select_all()
-    browser.type("trial")
-    _picture(browser, "backfill-5-range")
-    browser.click("button", "Run Backfill")
-    desk.until(lambda: len(made()) > len(known), "the form has made a backfill")
-    return made()[-1]
 
 
 def _all_ended(desk: Stack, backfill: int) -> bool:
@@ -540,28 +490,58 @@ def test_a_table_set_aside_leaves_its_runs_green_and_the_monitor_warns(desk: Sta
     desk.client.pause(sync, True)
 
 
-def test_recover_shows_its_plan_then_carries_it_out(desk: Stack) -> None:
+def test_recover_asks_a_person_before_it_changes_anything(desk: Stack) -> None:
     """The slot is gone, and what was written since is in no stream."""
     slots = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = 'slotlake_desk'"
-    drop = "SELECT pg_drop_replication_slot('slotlake_desk')"
-    give_up = time.monotonic() + 60
-    while True:  # a micro-batch that is ending may hold it
-        try:
-            desk.database.execute(drop)
-            break
-        except psycopg.errors.ObjectInUse:
-            assert time.monotonic() < give_up
-            time.sleep(0.2)
+    desk.drop_slot()
     desk.database.execute("DELETE FROM orders WHERE id = 2; INSERT INTO orders VALUES (700, 'unseen')")
-    planned = desk.result("recover")
-    assert planned["carried_out"] is False
-    assert planned["plan"]
+    dry = desk.done("recover", {"dry_run": True})
+    assert set(desk.states("recover", dry).values()) == {"skipped"}
+    assert "1 thing is wrong, and this was a dry run" in desk.client.log(desk.dag("recover"), dry, "plan")
+    assert desk.client.xcoms(desk.dag("recover"), dry)["plan", "return_value"]["plan"]
+    rejected, asked = desk.asked()
+    assert asked["subject"] == "Recover pipeline desk?"
+    for part in ("does not exist", "write the rows that differ", "net effect", "2 rows, about"):
+        assert part in asked["body"], asked["body"]
+    with pytest.raises(SetupError, match="403"):
+        desk.answer(rejected, "Approve", user="reader")
+    desk.answer(rejected, "Reject")
+    assert desk.ended("recover", rejected) == "success"
+    assert desk.states("recover", rejected) == {"plan": "success", "approve": "skipped", "recover": "skipped"}
+    assert "admin rejected the plan" in desk.client.log(desk.dag("recover"), rejected, "approve").lower()
     assert desk.database.execute(slots).fetchone() == (0,)
     assert not desk.equal()
-    assert desk.result("recover", {"dry_run": False})["carried_out"] is True
+    approved, _ = desk.asked()
+    desk.answer(approved, "Approve")
+    assert desk.ended("recover", approved) == "success", desk.client.reason(desk.dag("recover"), approved)
+    report = desk.client.xcoms(desk.dag("recover"), approved)["recover", "return_value"]
+    assert report["carried_out"] is True
     assert desk.database.execute(slots).fetchone() == (1,)
     assert desk.equal()
-    assert desk.result("recover", {"dry_run": False})["plan"] == []
+    whole = desk.done("recover")
+    assert desk.states("recover", whole) == {"plan": "success", "approve": "skipped", "recover": "skipped"}
+
+
+@LONG
+def test_a_person_approves_in_the_browser_and_another_plan_is_refused(desk: Stack, browser: Browser) -> None:
+    dag = desk.dag("recover")
+    desk.drop_slot()
+    desk.database.execute("UPDATE orders SET v = 'lost' WHERE id = 90")
+    run, _ = desk.asked()
+    desk.database.execute("INSERT INTO orders SELECT g, 'since' FROM generate_series(20000, 22000) g")
+    desk.answer(run, "Approve")
+    assert desk.ended("recover", run) == "failed"
+    assert desk.client.tasks(dag, run)["recover"]["try_number"] == 1
+    assert "the plan is not the one that was approved: public.orders" in desk.client.reason(dag, run)
+    assert not desk.equal()
+    run, _ = desk.asked()
+    log_in(desk, browser)
+    browser.go(f"{desk.airflow.url}/dags/{dag}/runs/{run}/tasks/approve/required_actions")
+    browser.wait_text("Recover pipeline desk?", "What is lost for good", "Approve", "Reject")
+    picture(browser, "recover-approve")
+    browser.click("button", "Approve")
+    assert desk.ended("recover", run) == "success", desk.client.reason(dag, run)
+    assert desk.equal()
 
 
 def test_xcoms_hold_no_row_values(stack: Stack) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from slotlake import Pipeline
-from slotlake.decoder.errors import SlotError, SlotlakeError
+from slotlake.decoder.errors import LakeError, SlotError, SlotlakeError
 from slotlake.infra.recover import renew as recovery_renew
+from slotlake.infra.recover.approved import note_plan
 from slotlake.infra.recover.compare import compare
 from tests.conftest import Database, fresh_database
 from tests.e2e.oracle import assert_equal, pipeline_file
@@ -114,6 +115,52 @@ def test_slot_dropped(shop: tuple[Database, Any], monkeypatch: pytest.MonkeyPatc
         "WHERE origin = 'slotlake_recover'",
     )
     assert changes == [("D", "2", None), ("I", "3", "c"), ("U", "1", "b")]
+
+
+def test_only_the_plan_that_was_approved_is_carried_out(shop: tuple[Database, Any]) -> None:
+    database, pipeline = shop
+    _drop_slot(database, pipeline)
+    database.execute("UPDATE small SET v = 'approved' WHERE id = 1")
+    before, slots = pipeline.position(), "SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s"
+
+    def refused(plan: str, why: str) -> None:
+        with pytest.raises(LakeError, match=f"(?s)refused, and nothing was changed: {why}") as error:
+            pipeline.recover(carry_out=True, approved=plan)
+        assert "plan again" in error.value.way_out
+        assert (pipeline.position(), database.execute(slots, [pipeline.source.slot])) == (before, [(0,)])
+
+    first = note_plan(pipeline, pipeline.recover())
+    database.execute("INSERT INTO big SELECT g, 'many' FROM generate_series(20000, 21100) g")
+    refused(first, r".*public.big: 1,101 rows differ; approved were 0, and up to 2 times")
+    second = note_plan(pipeline, pipeline.recover())
+    refused(first, "the approved plan was carried out already, or another one was made since")
+    database.execute("ALTER TABLE small ADD COLUMN more int")
+    refused(second, "the plan is not .*public.small: copy all of it again; approved was: write the rows that")
+    database.execute("ALTER TABLE small DROP COLUMN more; UPDATE small SET v = 'since' WHERE id = 3")
+    third = note_plan(pipeline, pipeline.recover())
+    database.execute("INSERT INTO big VALUES (30000, 'the source goes on', 1, 'sad', now())")
+    assert pipeline.recover(carry_out=True, approved=third).carried_out
+    _carried_out_at_second_try(database, pipeline)
+    _sound(database, pipeline)
+    assert pipeline.recover(carry_out=True, approved=third).plan == []  # cleared: nothing to do
+
+
+def _carried_out_at_second_try(database: Database, pipeline: Any) -> None:
+    """The first one ends when the publication is there again and the slot is not: another plan."""
+    database.execute("DROP PUBLICATION shop")
+    planned = pipeline.recover()
+    name = note_plan(pipeline, planned)
+
+    def end(place: str) -> None:
+        raise KeyboardInterrupt(place)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(recovery_renew, "reach", end)
+        with pytest.raises(KeyboardInterrupt, match="slot_dropped"):
+            pipeline.recover(carry_out=True, approved=name)
+    to_make = "make the publications that are missing"
+    assert [to_make in " ".join(each.plan) for each in (planned, pipeline.recover())] == [True, False]
+    assert pipeline.recover(carry_out=True, approved=name).carried_out
 
 
 def _comparing_while(database: Database, statement: str) -> Callable[..., Any]:

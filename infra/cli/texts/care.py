@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from slotlake.infra.backfill.replay import ReplayReport
     from slotlake.infra.backfill.report import BackfillReport, TableBackfilled
     from slotlake.infra.care.dropping import DropReport
-    from slotlake.infra.recover.recovery import RecoverReport
+    from slotlake.infra.recover.report import RecoverReport
     from slotlake.infra.reports import (
         FormatReport,
         LayoutReport,

@@ -1,0 +1,166 @@
+"""What a step did, in the words of a task's log: a line per table, those first that need attention.
+
+A line is never a row value, a key or a secret.  A line that needs attention is a warning, so that Airflow's
+page of the log can show these alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+LINES_MAX = 200
+_Lines = Iterator[tuple[int, str]]
+_BAD, _GOOD = logging.WARNING, logging.INFO
+_log = logging.getLogger(__name__)
+
+
+def log_step(step: str, report: Mapping[str, Any]) -> None:
+    """Write to the task's log what a step did.
+
+    Args:
+        step: the function's name in `infra.airflow.steps`.
+        report: its result.
+    """
+    make = _LINES.get(step)
+    lines = sorted(make(report), key=lambda line: -line[0]) if make is not None else []
+    for level, line in lines[:LINES_MAX]:
+        _log.log(level, line)
+    if len(lines) > LINES_MAX:
+        _log.info("and %s more lines", f"{len(lines) - LINES_MAX:,}")
+
+
+def table_differs(name: str, table: Mapping[str, Any]) -> str:
+    """Return in words how a table differs.
+
+    Args:
+        name: the table's.
+        table: its part of the report of `verify`.
+    """
+    counts = table.get("kinds", {})
+    kinds = ", ".join(kind if rows == 1 else f"{kind} ({rows:,})" for kind, rows in counts.items())
+    rows = f"{table.get('source_rows', 0):,} rows in the source, {table.get('lake_rows', 0):,} in the lake"
+    return f"{name}: {kinds or 'different'}; {rows}"
+
+
+def _verify(report: Mapping[str, Any]) -> _Lines:
+    for name, table in report["tables"].items():
+        if table["equal"]:
+            yield _GOOD, f"{name}: equal, {table['source_rows']:,} rows"
+        else:
+            yield _BAD, table_differs(name, table)
+    equal = sum(table["equal"] for table in report["tables"].values())
+    yield _GOOD, f"compared at {report['lsn']}: {equal:,} of {len(report['tables']):,} tables are equal"
+
+
+def _bootstrap(report: Mapping[str, Any]) -> _Lines:
+    yield from _set_aside(report)
+    yield from ((_BAD, warning) for warning in report["warnings"])
+    for table in report["tables"]:
+        yield _GOOD, f"{table['table']}: {table['rows']:,} rows in {table['lake_table']}"
+    already = report["already"]
+    yield _GOOD, f"the lake is at {report['lsn']}{'; the pipeline was there already' if already else ''}"
+
+
+def _pull(report: Mapping[str, Any]) -> _Lines:
+    yield from _set_aside(report)
+    yield from ((_BAD, warning) for warning in report.get("warnings", ()))
+    yield from ((_GOOD, f"{table}: followed again") for table in report["resumed"])
+    if report["batch"] is None:
+        yield _GOOD, f"nothing new; the lake is at {report['end_lsn']}"
+    else:
+        count = f"{report['transactions']:,} transactions, {report['changes']:,} changes"
+        yield _GOOD, f"{count}, {report['start_lsn']} to {report['end_lsn']}"
+
+
+def _apply(report: Mapping[str, Any]) -> _Lines:
+    yield from _set_aside(report)
+    for table, counts in report["conflicts"].items():
+        listed = ", ".join(f"{kind} {count:,}" for kind, count in counts.items())
+        yield _BAD, f"{table}: conflicts: {listed}"
+    if report["already_published"]:
+        yield _GOOD, "the batch is published already; nothing to do"
+    yield from ((_GOOD, f"{table}: {count:,} changes") for table, count in report["tables"].items())
+
+
+def _publish(report: Mapping[str, Any]) -> _Lines:
+    yield from ((_BAD, warning) for warning in report.get("warnings", ()))
+    for table, snapshot in report["tables"].items():
+        yield _GOOD, f"{table}: published, Iceberg snapshot {snapshot}"
+    already = report["already_published"]
+    yield _GOOD, f"all tables are at {report['lsn']}{'; they were before' if already else ''}"
+
+
+def _confirm(report: Mapping[str, Any]) -> _Lines:
+    for table in report["compacted"]:
+        packed = f"{table['rewritten_files']:,} small files packed into {table['written_files']:,}"
+        if table["failed"]:
+            yield _BAD, f"table {table['lake_table']} was not compacted: {table['failed']}"
+        else:
+            yield _GOOD, f"{table['lake_table']}: {packed}"
+    yield _GOOD, f"the server may remove WAL up to {report['lsn']}"
+
+
+def _maintain(report: Mapping[str, Any]) -> _Lines:
+    yield from ((_BAD, warning) for warning in report.get("warnings", ()))
+    if report["left"]:
+        yield _BAD, f"{len(report['left']):,} tables wait for the next run: maintenance.minutes_max was over"
+    for table in report["tables"]:
+        if table["staged"]:
+            yield _GOOD, f"{table['lake_table']}: skipped, because a batch is being applied"
+        elif table["rewritten_files"] or table["expired_snapshots"] or table["removed_files"]:
+            files = f"{table['rewritten_files']:,} files became {table['written_files']:,}"
+            expired, removed = table["expired_snapshots"], table["removed_files"]
+            gone = f"{expired:,} snapshots expired, {removed:,} files removed"
+            yield _GOOD, f"{table['lake_table']}: {files}, {gone}"
+    yield _GOOD, f"{len(report['tables']):,} tables looked at in {report['seconds']:.0f} s"
+
+
+def _backfill(report: Mapping[str, Any]) -> _Lines:
+    for table in report["tables"]:
+        counts = (
+            "the whole lake table replaced"
+            if table["inserted"] is None
+            else f"{table['inserted']:,} inserted, {table['changed']:,} changed, {table['deleted']:,} deleted"
+        )
+        would = "would be: " if report["dry_run"] else ""
+        yield _GOOD, f"{table['table']}: {table['rows']:,} rows in the source; {would}{counts}"
+    ended = "a dry run, nothing was changed" if report["dry_run"] else "published"
+    yield _GOOD, f"{ended}, at {report['lsn']}"
+
+
+def _recover(report: Mapping[str, Any]) -> _Lines:
+    verb = "done" if report["carried_out"] else "plan"
+    wrong = [finding["what"] for finding in report["findings"]]
+    yield from ((_BAD, f"wrong: {what}") for what in wrong)
+    yield from ((_BAD, f"lost: {line}") for line in report["lost"])
+    yield from ((_GOOD, f"{verb}: {line}") for line in report["plan"])
+    yield _GOOD, report["diagnosis"] if not wrong else f"the lake is at {report['lsn']}"
+
+
+def _replay(report: Mapping[str, Any]) -> _Lines:
+    for table in report["copied_meanwhile"]:
+        yield _BAD, f"{table}: copied or read again in this range; the replay does not contain that"
+    count = f"{report['transactions']:,} transactions, {report['changes']:,} changes"
+    yield _GOOD, f"{count}, {report['from_lsn']} to {report['lsn']}"
+
+
+def _set_aside(report: Mapping[str, Any]) -> _Lines:
+    aside: Iterable[tuple[str, str]] = report["set_aside"].items()
+    yield from ((_BAD, f"table {table} is set aside: {reason}") for table, reason in aside)
+
+
+_LINES: dict[str, Callable[[Mapping[str, Any]], _Lines]] = {
+    "verify": _verify,
+    "bootstrap": _bootstrap,
+    "pull": _pull,
+    "apply": _apply,
+    "publish": _publish,
+    "confirm": _confirm,
+    "maintain": _maintain,
+    "backfill": _backfill,
+    "plan_recovery": _recover,
+    "recover": _recover,
+    "replay": _replay,
+}
