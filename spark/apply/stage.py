@@ -23,6 +23,7 @@ from slotlake.spark.apply.together import Job
 from slotlake.spark.catalog.base import load_all, load_one
 from slotlake.spark.catalog.open import Catalog, open_catalog
 from slotlake.spark.copy.replace import stage_copy
+from slotlake.spark.direct.stage import stage_directly
 from slotlake.spark.fold.conflicts import Choices, Conflicts, OnConflict
 from slotlake.spark.history.marked import stage_marked
 from slotlake.spark.history.modes import MirrorChanges, stage_derived_changes
@@ -282,4 +283,6 @@ def _stage_changes(
         return stage_marked(work, changes.schema, changes.parts, changes.transactions(), choice, constants)
     if changes.sliced:
         return stage_slices(work, changes.schema, changes.folds(), choice, constants)
-    return stage(work, changes.schema, list(changes.folds()), choice, constants)
+    parts = list(changes.folds())
+    staged = stage_directly(work, changes.schema, parts, choice, filled=bool(constants))
+    return staged or stage(work, changes.schema, parts, choice, constants)

@@ -11,17 +11,15 @@ Invariant: what is written is seen by nobody before the catalog is given the met
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import pyarrow.parquet as pq
-from pyiceberg.avro.file import AvroFile, AvroOutputFile
 from pyiceberg.io.pyarrow import (
     MetricModeTypes,
     MetricsMode,
@@ -31,41 +29,40 @@ from pyiceberg.io.pyarrow import (
     parquet_path_to_id_mapping,
 )
 from pyiceberg.manifest import (
-    MANIFEST_LIST_FILE_SCHEMAS,
     DataFile,
     DataFileContent,
     FileFormat,
-    ManifestContent,
-    ManifestEntry,
-    ManifestEntryStatus,
     ManifestFile,
-    PartitionFieldSummary,
-    construct_partition_summaries,
-    data_file_with_partition,
-    manifest_entry_schema_with_data_file,
 )
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.typedef import Record, StructProtocol
+from pyiceberg.typedef import Record
+from pyiceberg.types import LongType, NestedField
 
 from slotlake.decoder.errors import LakeError
 from slotlake.spark import lake_files
-from slotlake.spark.storage.file_io import StoreFileIO
+from slotlake.spark.copy.manifests import (
+    WITH_ROW_IDS,
+    format_of,
+    manifests_of,
+    write_list,
+    write_manifest,
+)
 from slotlake.spark.storage.location import Location
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.layout import default_spec, sort_order_id
 from slotlake.spark.tables.metadata import MAIN, Metadata
 from slotlake.spark.tables.schema import COLUMNS_COUNTED
 
-Format = Literal[2, 3]
-FORMATS: Final[tuple[Format, ...]] = (2, 3)
-_WITH_ROW_IDS: Final = 3
-_ROW_ID = [field.field_id for field in MANIFEST_LIST_FILE_SCHEMAS[_WITH_ROW_IDS].fields].index(520)
+# Reserved fields (Iceberg table spec, "Row Lineage"): a row's number, and the number of its last change.
+ROW_NUMBERS: Final = (
+    NestedField(2147483540, "_row_id", LongType(), required=False),
+    NestedField(2147483539, "_last_updated_sequence_number", LongType(), required=False),
+)
 _CHOSEN = "write.metadata.metrics.column."
 _NOTHING: Mapping[str, str] = {}
 _NO_PARTITIONS: Mapping[Location, tuple[Any, ...]] = {}
 _MANIFEST_FILES_MAX = 10_000
-_IO = StoreFileIO()
 
 
 def with_files(
@@ -115,22 +112,6 @@ def with_files(
     return catalog_metadata.with_ref(grown, branch, number)
 
 
-def format_of(metadata: Metadata) -> Format:
-    """The format of a table.
-
-    Raises:
-        LakeError: it is of one that slotlake does not write.
-    """
-    for each in FORMATS:
-        if metadata["format-version"] == each:
-            return each
-    raise LakeError(
-        f"a table has Iceberg's format {metadata['format-version']}, and slotlake writes 2 and 3",
-        where=metadata["location"],
-        way_out="make the table again, with lake.format 2 or 3",
-    )
-
-
 def _without(metadata: Metadata, unused: Collection[str]) -> Metadata:
     if not unused:
         return metadata
@@ -158,27 +139,52 @@ def _manifests(metadata: Metadata, snapshot: Metadata, added: list[DataFile]) ->
 def _data_files(
     metadata: Metadata, files: Sequence[Location], partitions: Mapping[Location, tuple[Any, ...]]
 ) -> list[DataFile]:
-    schema = Schema.model_validate(_current(metadata))
-    plan = _statistics_plan(schema, metadata.get("properties", {}))
-    columns = parquet_path_to_id_mapping(schema)
     data_files = []
+    describe = description_of_files(metadata)
     for location in files:
         with lake_files.open_to_read(location) as file:
             footer, size = pq.read_metadata(file), file.seek(0, os.SEEK_END)
-        statistics = data_file_statistics_from_parquet_metadata(footer, plan, columns)
-        data_files.append(
-            DataFile.from_args(
-                _table_format_version=format_of(metadata),
-                content=DataFileContent.DATA,
-                file_path=str(location),
-                file_format=FileFormat.PARQUET,
-                partition=Record(*partitions.get(location, ())),
-                sort_order_id=sort_order_id(metadata) if location in partitions else None,
-                file_size_in_bytes=size,
-                **statistics.to_serialized_dict(),
-            )
-        )
+        data_files.append(describe(location, footer, size, partitions.get(location)))
     return data_files
+
+
+Describe = Callable[[Location, pq.FileMetaData, int, "tuple[Any, ...] | None"], DataFile]
+
+
+def description_of_files(metadata: Metadata) -> Describe:
+    """Return what makes a manifest's description of a file: of its location, footer, size and partition.
+
+    A file that has a partition, also an empty one, is sorted as the table is.
+
+    Args:
+        metadata: the table's metadata.
+    """
+    schema = Schema.model_validate(_current(metadata))
+    # Numbers of rows may stand in a file, and are no column of the table.
+    whole = Schema(*schema.fields, *ROW_NUMBERS)
+    plan = _statistics_plan(whole, metadata.get("properties", {}))
+    columns, own = parquet_path_to_id_mapping(whole), {field.field_id for field in ROW_NUMBERS}
+
+    def describe(
+        location: Location, footer: pq.FileMetaData, size: int, partition: tuple[Any, ...] | None
+    ) -> DataFile:
+        statistics = data_file_statistics_from_parquet_metadata(footer, plan, columns).to_serialized_dict()
+        for of_columns in statistics.values():
+            if isinstance(of_columns, dict):
+                for number in own:
+                    of_columns.pop(number, None)
+        return DataFile.from_args(
+            _table_format_version=format_of(metadata),
+            content=DataFileContent.DATA,
+            file_path=str(location),
+            file_format=FileFormat.PARQUET,
+            partition=Record(*(partition or ())),
+            sort_order_id=None if partition is None else sort_order_id(metadata),
+            file_size_in_bytes=size,
+            **statistics,
+        )
+
+    return describe
 
 
 def _statistics_plan(schema: Schema, properties: dict[str, str]) -> dict[int, StatisticsCollector]:
@@ -201,7 +207,7 @@ def _snapshot(metadata: Metadata, before: Metadata | None, number: int, added: l
         "summary": _summary(catalog_metadata.summary(before), added),
         "manifest-list": f"{metadata['location']}/metadata/snap-{number}-1-{uuid.uuid4()}.avro",
         "schema-id": metadata["current-schema-id"],
-        **(numbered if format_of(metadata) == _WITH_ROW_IDS else {}),
+        **(numbered if format_of(metadata) == WITH_ROW_IDS else {}),
     }
 
 
@@ -215,154 +221,3 @@ def _summary(before: Mapping[str, str], added: list[DataFile]) -> dict[str, str]
     for name in (*counts, "delete-files", "position-deletes", "equality-deletes"):
         entries[f"total-{name}"] = str(int(before.get(f"total-{name}", 0)) + counts.get(name, 0))
     return {"operation": "append", **entries}
-
-
-def write_manifest(
-    metadata: Metadata, snapshot: Metadata, spec: PartitionSpec, added: Sequence[DataFile]
-) -> ManifestFile:
-    """Write a manifest of files that a snapshot adds; all are data files, or none is.
-
-    Args:
-        spec: what the files are partitioned by.
-        added: at least one.
-    """
-    version = format_of(metadata)
-    path = f"{metadata['location']}/metadata/{uuid.uuid4()}-m0.avro"
-    schema = Schema.model_validate(_current(metadata))
-    content = ManifestContent.DATA if added[0].content == DataFileContent.DATA else ManifestContent.DELETES
-    entries = [
-        ManifestEntry.from_args(
-            _table_format_version=version,
-            status=ManifestEntryStatus.ADDED,
-            snapshot_id=snapshot["snapshot-id"],
-            data_file=file,
-        )
-        for file in added
-    ]
-    header = {
-        "schema": schema.model_dump_json(),
-        "partition-spec": json.dumps(json.loads(spec.model_dump_json())["fields"]),
-        "partition-spec-id": str(spec.spec_id),
-        "content": "data" if content == ManifestContent.DATA else "deletes",
-        "format-version": str(version),
-    }
-    size = _write(path, entry_schema(version, schema, spec), "manifest_entry", header, entries)
-    counts = {f"{kind}_{what}_count": 0 for kind in ("existing", "deleted") for what in ("files", "rows")}
-    return ManifestFile.from_args(
-        _table_format_version=version,
-        manifest_path=path,
-        manifest_length=size,
-        partition_spec_id=spec.spec_id,
-        content=content,
-        sequence_number=snapshot["sequence-number"],
-        min_sequence_number=snapshot["sequence-number"],
-        added_snapshot_id=snapshot["snapshot-id"],
-        added_files_count=len(added),
-        added_rows_count=sum(file.record_count for file in added),
-        partitions=construct_partition_summaries(spec, schema, [file.partition for file in added]),
-        **counts,
-    )
-
-
-def entry_schema(version: Format, schema: Schema, spec: PartitionSpec) -> Schema:
-    """The schema of a manifest's entries.
-
-    Args:
-        schema: the table's.
-        spec: what the manifest's files are partitioned by.
-    """
-    data_file = data_file_with_partition(spec.partition_type(schema), version)
-    return manifest_entry_schema_with_data_file(version, data_file)
-
-
-def manifests_of(metadata: Metadata, snapshot: Metadata | None) -> list[ManifestFile]:
-    """Those that a snapshot has, with all that the table's format says of them."""
-    if snapshot is None:
-        return []
-    source = _IO.new_input(snapshot["manifest-list"])
-    kinds: dict[int, Callable[..., StructProtocol]] = {-1: ManifestFile, 508: PartitionFieldSummary}
-    listed = MANIFEST_LIST_FILE_SCHEMAS[format_of(metadata)]
-    with AvroFile[ManifestFile](source, listed, kinds, {517: ManifestContent}) as manifests:
-        return list(manifests)
-
-
-def with_own_manifests(metadata: Metadata, snapshot: Metadata, location: str) -> Metadata:
-    """A snapshot of a table that lies elsewhere, for a clone at ``location``: its metadata files are copied.
-
-    A DROP of the clone may remove manifests whatever ``gc.enabled`` says (Iceberg's `dropTableData`,
-    which Trino calls); so what it shares are data files only, and these `gc.enabled` keeps.
-
-    Args:
-        metadata: of the table that has the snapshot.
-        snapshot: as that table has it.
-        location: the clone's directory, as a URI.
-
-    Raises:
-        LakeError: a file cannot be read, or nothing can be written.
-    """
-    listed = f"{location}/metadata/snap-{snapshot['snapshot-id']}-1-{uuid.uuid4()}.avro"
-    own = {**snapshot, "manifest-list": listed}
-    try:
-        copies = [_copy_manifest(manifest, location) for manifest in manifests_of(metadata, snapshot)]
-        _write_list(format_of(metadata), own, copies)
-    except LakeError:
-        raise
-    except OSError as error:
-        raise LakeError(
-            f"a table's manifests cannot be copied: {error.strerror or error}",
-            where=location,
-            way_out="free space in the warehouse, let this user write there, then run the same command again",
-        ) from error
-    return own
-
-
-def _copy_manifest(manifest: ManifestFile, location: str) -> ManifestFile:
-    """The same manifest in another place; ``[0]`` is its path (field 500, the first)."""
-    path = f"{location}/metadata/{uuid.uuid4()}-m0.avro"
-    lake_files.write_new(path, lake_files.read(manifest.manifest_path))
-    manifest[0] = path
-    return manifest
-
-
-def write_list(version: Format, snapshot: Metadata, manifests: list[ManifestFile]) -> Metadata:
-    """Write a new snapshot's list of manifests; return the snapshot, with the count of rows numbered in it.
-
-    As Iceberg's own writer: numbers go to the manifests that have none yet.  Those are the new one, and after
-    a table came from format 2, those of before.
-
-    Args:
-        version: the table's format.
-        snapshot: names the list; in format 3 it says the first new number of a row.
-        manifests: the new one, then those of before.
-    """
-    if version == _WITH_ROW_IDS:
-        following = first = snapshot["first-row-id"]
-        for manifest in manifests:
-            if manifest.content == ManifestContent.DATA and manifest[_ROW_ID] is None:
-                manifest[_ROW_ID] = following
-                following += (manifest.added_rows_count or 0) + (manifest.existing_rows_count or 0)
-        snapshot = {**snapshot, "added-rows": following - first}
-    _write_list(version, snapshot, manifests)
-    return snapshot
-
-
-def _write_list(version: Format, snapshot: Metadata, manifests: list[ManifestFile]) -> None:
-    header = {
-        "snapshot-id": str(snapshot["snapshot-id"]),
-        "parent-snapshot-id": str(snapshot.get("parent-snapshot-id", "null")),
-        "sequence-number": str(snapshot["sequence-number"]),
-        "format-version": str(version),
-    }
-    if version == _WITH_ROW_IDS:
-        header["first-row-id"] = str(snapshot.get("first-row-id", "null"))
-    listed = MANIFEST_LIST_FILE_SCHEMAS[version]
-    _write(snapshot["manifest-list"], listed, "manifest_file", header, manifests)
-
-
-def _write(location: str, schema: Schema, name: str, header: Mapping[str, str], records: list[Any]) -> int:
-    """Write an Avro file; its size, when it is on disk."""
-    output = _IO.new_output(location)
-    with AvroOutputFile[Any](output, schema, name, record_schema=schema, metadata=dict(header)) as file:
-        if records:
-            file.write_block(records)
-    return len(output)

@@ -23,7 +23,8 @@ from pyspark.sql import SparkSession
 from slotlake.spark import exchange, lake_files
 from slotlake.spark.catalog.base import Loaded, load, load_one
 from slotlake.spark.catalog.open import open_catalog
-from slotlake.spark.copy.files import FORMATS, with_files
+from slotlake.spark.copy.files import with_files
+from slotlake.spark.copy.manifests import FORMATS
 from slotlake.spark.copy.replace import copied_files, insert_rows, places, stage_copy
 from slotlake.spark.copy.stale_rows import key_condition
 from slotlake.spark.history.reserved_columns import rename_reserved_columns

@@ -161,6 +161,24 @@ class _Writing:
             path.unlink()
 
 
+def by_partition(rows: pa.Table, layout: Layout) -> list[tuple[tuple[Any, ...], pa.Table]]:
+    """Rows of each partition, sorted as the layout says, and the partition as a manifest has it.
+
+    Args:
+        rows: with the table's own names of columns; more columns go with them.
+        layout: the table's.
+
+    Raises:
+        LakeError: there are too many partitions.
+    """
+    partitions = _Partitions(layout)
+    numbers = partitions.of(rows)
+    order = _order(rows, numbers, layout)
+    sorted_rows, known = rows.take(pa.array(order)), list(partitions.numbers)
+    runs = _runs(numbers[order])
+    return [(known[number], sorted_rows.slice(first, end - first)) for number, first, end in runs]
+
+
 def _runs(numbers: _Numbers) -> Iterator[tuple[int, int, int]]:
     """Each number of a sorted array, where its run begins, and where it ends."""
     starts = np.flatnonzero(np.diff(numbers, prepend=-1))

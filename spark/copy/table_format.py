@@ -40,7 +40,7 @@ from pyiceberg.types import LongType
 from slotlake.decoder.errors import LakeError
 from slotlake.spark.catalog import tags as catalog_tags
 from slotlake.spark.catalog.base import Loaded
-from slotlake.spark.copy.files import (
+from slotlake.spark.copy.manifests import (
     FORMATS,
     entry_schema,
     manifests_of,

@@ -1,4 +1,4 @@
 """Folds a batch's changes: one final image per key, or counts of equal rows without a key.
 
-Others import `batch`, `columns`, `conflicts`, `segments`, `slices` and `walk`.
+Others import `batch`, `columns`, `conflicts`, `keys`, `segments`, `slices` and `walk`.
 """

@@ -95,13 +95,16 @@ class Folded:
 class SegmentFold:
     """Changes of one table that name their row by the same columns, ready to be folded.
 
+    Attributes:
+        changes: how many there are.
+
     Raises:
         ApplyError: an update or delete does not name its row.
     """
 
     def __init__(self, segment: Segment) -> None:
         relation = segment.parts[-1][0]
-        self._changes = segment.changes
+        self.changes = segment.changes
         self._merged = merge(segment.parts)
         self.key = fold_key(relation)
         self.bag = is_bag(relation)
@@ -148,7 +151,7 @@ class SegmentFold:
                 None: the lake is assumed to have the row that the first change of each key needs.
             skip: pass over changes that meet what they should not (see `spark.fold.conflicts`).
         """
-        changes = self._changes
+        changes = self.changes
         if self._codes is None:
             rows = _plain_inserts(self._merged)
             return self._folded(rows, FoldCounts(changes, Conflicts()), np.zeros(rows.num_rows, np.int64))

@@ -60,6 +60,18 @@ def codes_of(columns: Sequence[Values], has_old: Array, *, one_zero: bool = True
     return KeyCodes(new, old, count, representative)
 
 
+def row_codes(columns: Sequence[pa.Array]) -> Array:
+    """Number rows: equal ones, and only those, share a number; -0 and 0 are the same, and NULL is NULL.
+
+    Args:
+        columns: at least one; all of the same length, none of them nested.
+    """
+    codes = _dense(columns[0], one_zero=True)
+    for column in columns[1:]:
+        codes = _combine(codes, _dense(column, one_zero=True))
+    return codes
+
+
 def _both_sides(values: Values, olds: Array) -> list[pa.Array]:
     """New keys of all changes, then the old keys there are: typed values, and exact texts if any."""
     sides = []

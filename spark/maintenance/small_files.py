@@ -86,7 +86,9 @@ def _files_added(metadata: Metadata, target_bytes: int) -> int:
         files, size = int(summary.get("added-data-files", 0)), int(summary.get("added-files-size", 0))
         if files and (is_worn or size < files * target_bytes * _SMALL_SHARE):
             added += files
-    return added
+        # What is staged without Spark takes small files along (`spark.direct.packing`).
+        added -= int(summary.get("deleted-data-files", 0))
+    return max(0, added)
 
 
 def _deleted_share(metadata: Metadata) -> float:

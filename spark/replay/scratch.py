@@ -21,7 +21,7 @@ from slotlake.spark import lake_files
 from slotlake.spark.catalog.base import load, load_one
 from slotlake.spark.catalog.open import Catalog, check_lake, open_catalog
 from slotlake.spark.catalog.tags import tagged
-from slotlake.spark.copy.files import with_own_manifests
+from slotlake.spark.copy.manifests import with_own_manifests
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.maintenance.removal import drop_tables
 from slotlake.spark.names import COMMITS, LakeName, belongs, copying, derived_table_name

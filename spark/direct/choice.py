@@ -1,0 +1,101 @@
+"""Which batches of which tables are staged without Spark, and why another is not.
+
+What needs more than a look at the keys of some files is left to Spark's MERGE: other formats, other kinds of
+tables, changes of the shape, large batches.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from slotlake.spark.copy.manifests import FORMATS
+from slotlake.spark.direct.live import FILES_MAX
+from slotlake.spark.direct.snapshot import CODEC, can_compress
+from slotlake.spark.direct.unsuitable import UnsuitableError
+from slotlake.spark.fold.batch import SegmentFold
+from slotlake.spark.merge.fields import field_changes
+from slotlake.spark.merge.run import Work
+from slotlake.spark.tables.layout import default_spec
+from slotlake.spark.tables.metadata import Metadata, head, summary
+from slotlake.spark.tables.schema import TableSchema, schema_of
+from slotlake.spark.tables.settle import settle
+
+# A switch of the tests: each batch through the MERGE, those that suit directly, or an error for the others.
+SWITCH: Final = "SLOTLAKE_DIRECT"
+NEVER, USUALLY, ALWAYS = "never", "usually", "always"
+_DEFAULT: Final = NEVER
+# From measurement (docs/adr/0064).
+ROWS_MAX: Final = 5_000
+# Properties by which a user may have files written in a way that only Iceberg's own writers know.
+_UNKNOWN: Final = ("write.data.path", "write.metadata.path", "encryption.", "write.location-provider")
+_USUAL: Final = {
+    "write.format.default": "parquet",
+    "write.merge.mode": "merge-on-read",
+    "write.delete.mode": "merge-on-read",
+    "write.update.mode": "merge-on-read",
+}
+
+
+def require_suitable(work: Work, schema: TableSchema, parts: Sequence[SegmentFold], *, filled: bool) -> None:
+    """Require that a batch of a table can be staged without Spark, as far as no file says.
+
+    Args:
+        work: the table.
+        schema: its shape after the changes.
+        parts: the changes.
+        filled: columns get a constant in all rows first.
+
+    Raises:
+        UnsuitableError: it cannot.
+    """
+    metadata = work.table.metadata
+    reasons = (
+        (mode() == NEVER, "it is switched off"),
+        (metadata["format-version"] != FORMATS[-1], "the table is of format 2"),
+        (schema.soft_deletes, "rows that the source deleted stay"),
+        (len(parts) != 1 or filled, "the table changed within the batch"),
+        (any(part.truncated for part in parts), "the table was truncated"),
+        (any(part.bag for part in parts), "rows are named by all their values"),
+        (sum(part.changes for part in parts) > ROWS_MAX, "the batch is large"),
+        (_files(metadata) > FILES_MAX, "the table has many files"),
+        (any(pa.types.is_nested(c.representation.arrow) for c in schema.columns), "a column is nested"),
+        (_is_unusual(metadata), "the table's files are written in an unusual way"),
+        (_changes_fields(work, schema), "the table gets other fields"),
+    )
+    for applies, why in reasons:
+        if applies:
+            raise UnsuitableError(why)
+
+
+def mode() -> str:
+    """Return what the switch says."""
+    return os.environ.get(SWITCH, _DEFAULT)
+
+
+def _files(metadata: Metadata) -> int:
+    return int(summary(head(metadata)).get("total-data-files", 0))
+
+
+def _is_unusual(metadata: Metadata) -> bool:
+    properties = metadata.get("properties", {})
+    return (
+        any(name.startswith(_UNKNOWN) for name in properties)
+        or any(properties.get(name, usual) != usual for name, usual in _USUAL.items())
+        or not can_compress(properties.get(CODEC, "zstd"))
+        or any(field["transform"] == "void" for field in default_spec(metadata)["fields"])
+    )
+
+
+def _changes_fields(work: Work, schema: TableSchema) -> bool:
+    """Return whether fields come, or change, or there are fields that no column has."""
+    metadata = work.table.metadata
+    published = schema_of(metadata, work.table.name)
+    if field_changes(work.table, work.lake.catalog, schema) or settle(schema, published).plan is not None:
+        return True
+    own = {name for column in schema.columns for name in (column.lake_name, column.exact_name)}
+    current = next(s for s in metadata["schemas"] if s["schema-id"] == metadata["current-schema-id"])
+    return any(field["name"] not in own for field in current["fields"])

@@ -1,0 +1,218 @@
+"""Stages a small batch of a mirror without Spark.
+
+The rows that the changes name are looked up in the files that may have them, so it is known what the lake
+has before anything is written, for every choice of what a conflict leads to.  Then one snapshot is written
+and becomes the head of the branch ``stage``.  Its summary names the batch, as that of the last statement of a
+MERGE does, so the publication, and what a killed run leaves behind, are the same for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from slotlake.decoder.compiled.arrays import nulls
+from slotlake.decoder.errors import LakeError
+from slotlake.decoder.failpoints import reach
+from slotlake.spark.catalog.base import load_one
+from slotlake.spark.catalog.open import PointerMovedError, open_catalog
+from slotlake.spark.direct.choice import ALWAYS, SWITCH, mode, require_suitable
+from slotlake.spark.direct.live import Live, live_files
+from slotlake.spark.direct.packing import files_to_pack, with_packed
+from slotlake.spark.direct.positions import KeyColumn, Places, indices_in, places_of
+from slotlake.spark.direct.reading import Reading, one_array
+from slotlake.spark.direct.rows import Old, field_id, fields_of, new_rows
+from slotlake.spark.direct.snapshot import Change, merged, with_snapshot
+from slotlake.spark.direct.unsuitable import UnsuitableError
+from slotlake.spark.fold.batch import Folded, SegmentFold
+from slotlake.spark.fold.conflicts import Conflicts, OnConflict, conflict_error
+from slotlake.spark.merge.representation import in_representation
+from slotlake.spark.merge.run import Staged, Work
+from slotlake.spark.merge.sql import MOVED, Target
+from slotlake.spark.publish.commits import RUN, STEPS
+from slotlake.spark.publish.swap import steps_staged
+from slotlake.spark.session_errors import StageConflictError
+from slotlake.spark.tables.metadata import STAGE, Metadata, ancestry, head, summary, with_properties
+from slotlake.spark.tables.position_deletes import Positions
+from slotlake.spark.tables.schema import (
+    SCHEMA_PROPERTY,
+    STAGED_SCHEMA_PROPERTY,
+    TableSchema,
+    schema_of,
+)
+from slotlake.spark.tables.settle import settle
+
+
+def stage_directly(
+    work: Work,
+    schema: TableSchema,
+    parts: Sequence[SegmentFold],
+    choice: OnConflict,
+    *,
+    filled: bool = False,
+) -> Staged | None:
+    """Stage a batch's changes in the table's branch ``stage``; None if they are for Spark: nothing is staged.
+
+    Args:
+        work: the table; nothing is staged of it.
+        schema: its shape after the changes.
+        parts: the changes.
+        choice: what to do with a conflict.
+        filled: columns get a constant in all rows first.
+
+    Raises:
+        ApplyError: a conflict, and the choice is ``fail``.
+        StageConflictError: another writer changed the table meanwhile.
+        LakeError: a file cannot be read or written.
+    """
+    try:
+        require_suitable(work, schema, parts, filled=filled)
+        with open_catalog(work.lake) as catalog:
+            work = replace(work, table=load_one(catalog, work.table.name))
+        return _Staging(work, schema, parts[0]).run(choice)
+    except UnsuitableError as why:
+        if mode() == ALWAYS:
+            raise LakeError(
+                f"the batch was not staged directly: {why}",
+                where=f"table {work.table.name}",
+                way_out=f"unset {SWITCH}, which only tests set",
+            ) from why
+        return None
+
+
+class _Staging:
+    """The staging of one fold."""
+
+    def __init__(self, work: Work, schema: TableSchema, part: SegmentFold) -> None:
+        self._work, self._schema, self._part = work, schema, part
+        self._metadata: Metadata = work.table.metadata
+        if steps_staged(self._metadata):
+            raise UnsuitableError("something is staged already")
+        self._live: Live = live_files(self._metadata, head(self._metadata, STAGE))
+        self._reading = Reading(self._live)
+        fields = {f.name: f for f in fields_of(self._metadata)}
+        self._fields = fields
+        self._companions = frozenset(c.exact_name for c in schema.columns if c.exact_name in fields)
+
+    def run(self, choice: OnConflict) -> Staged:
+        before = Conflicts.total_in(map(summary, ancestry(self._metadata)))
+        looking = self._target(self._part.fold())
+        lookup = in_representation(looking.columns, self._part.lookup_rows())
+        key = self._key(looking, lookup)
+        places = places_of(self._live, self._reading, key) if lookup.num_rows else None
+        lake_counts = None if places is None else _counts(lookup, places)
+        fold = self._part.fold(lake_counts, skip=choice == "skip")
+        conflicts = fold.counts.conflicts
+        if conflicts and choice == "fail":
+            raise conflict_error(self._schema.source_name, conflicts)
+        target = self._target(fold)
+        old = _nothing(fold.rows.num_rows) if places is None else self._old(target, key, places)
+        self._commit(target, old, conflicts.properties(before))
+        return Staged(fold.rows.num_rows, conflicts)
+
+    def _target(self, fold: Folded) -> Target:
+        return Target.of(self._work.table.name, self._work.lake.catalog, self._schema, fold, self._companions)
+
+    def _key(self, target: Target, lookup: pa.Table) -> list[KeyColumn]:
+        """The columns by which rows are looked up, with the keys that are."""
+        columns = []
+        for names in _key_names(target, "n"):
+            for source, name in names:
+                field = self._fields[name]
+                columns.append(
+                    KeyColumn(field_id(field), _column(lookup, source, field.type), len(names) > 1)
+                )
+        return columns
+
+    def _old(self, target: Target, key: Sequence[KeyColumn], places: Places) -> Old:
+        """Where the lake's rows are that the folded rows replace, and those that they come from."""
+        replaced = places.take(indices_in(self._columns(target, "n"), key))
+        moved = target.fold.rows["action"].to_numpy() == MOVED
+        if not moved.any():
+            return Old(replaced, replaced)
+        origin = places.take(indices_in(self._columns(target, "m"), key))
+        return Old(
+            replaced,
+            Places(
+                places.files,
+                np.where(moved, origin.file, replaced.file),
+                np.where(moved, origin.position, replaced.position),
+            ),
+        )
+
+    def _columns(self, target: Target, prefix: str) -> list[pa.Array]:
+        rows = target.fold.rows
+        pairs = [pair for names in _key_names(target, prefix) for pair in names]
+        return [_column(rows, source, self._fields[name].type) for source, name in pairs]
+
+    def _commit(self, target: Target, old: Old, properties: Mapping[str, str]) -> None:
+        work = self._work
+        entries = {**work.point.summary, STEPS: "1", RUN: work.run, **properties}
+        deleted = self._deleted(old.replaced)
+        rows = new_rows(self._metadata, target, old, self._reading)
+        packed = files_to_pack(self._live, self._metadata["default-spec-id"])
+        rows = with_packed(rows, self._reading, packed, deleted)
+        change = Change(rows, deleted, packed)
+        with open_catalog(work.lake) as catalog:
+            staged = self._shaped(with_snapshot(self._metadata, self._live, change, entries))
+            reach("apply.mid_merge")
+            move = catalog.prepared(work.table, staged)
+            try:
+                catalog.move([move])
+            except PointerMovedError as error:
+                catalog.forget([move])
+                raise StageConflictError(
+                    "another writer changed the table while a batch was staged",
+                    where=f"table {work.table.name}",
+                    way_out="run again; nothing was published",
+                ) from error
+
+    def _shaped(self, staged: Metadata) -> Metadata:
+        """The metadata with the shape that waits for the publication; all its fields are there."""
+        final = settle(self._schema, schema_of(self._metadata, self._work.table.name)).schema.to_json()
+        if final == self._metadata["properties"].get(SCHEMA_PROPERTY):
+            return staged
+        return with_properties(staged, {STAGED_SCHEMA_PROPERTY: final})
+
+    def _deleted(self, replaced: Places) -> dict[str, Positions]:
+        """All positions that are deleted from then on, of each file that loses a row.
+
+        A folded row whose key the lake has always takes that row away: it deletes or replaces it.
+        """
+        return {
+            location: merged(self._reading.deleted(location), replaced.position[indices])
+            for location, indices in replaced.by_file()
+        }
+
+
+def _key_names(target: Target, prefix: str) -> list[list[tuple[str, str]]]:
+    """Of each key column: the fold's column and the table's field, and those of the exact texts, if any."""
+    keys = []
+    for i, column in target.keys:
+        names = [(f"{prefix}{i}", column.lake_name)]
+        if column.exact_name in target.companions:
+            names.append((f"x{prefix}{i}", column.exact_name))
+        keys.append(names)
+    return keys
+
+
+def _column(rows: pa.Table, name: str, kind: pa.DataType) -> pa.Array:
+    if name not in rows.column_names:
+        return nulls(rows.num_rows, kind)
+    return one_array(rows[name], kind)
+
+
+def _counts(lookup: pa.Table, places: Places) -> pa.Table:
+    """How many rows the lake has of each code that is looked up, as `SegmentFold.fold` takes it."""
+    present = np.flatnonzero(places.file >= 0)
+    return pa.table(
+        {"code": lookup["code"].take(pa.array(present)), "held": pa.array(np.ones(len(present), np.int64))}
+    )
+
+
+def _nothing(rows: int) -> Old:
+    nowhere = Places((), np.full(rows, -1, np.int64), np.full(rows, -1, np.int64))
+    return Old(nowhere, nowhere)

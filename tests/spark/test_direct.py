@@ -1,0 +1,282 @@
+"""What is staged directly is what the MERGE makes of the same batch: rows, their numbers, and conflicts."""
+
+from __future__ import annotations
+
+import os
+import random
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slotlake.decoder.errors import ApplyError, LakeError
+from slotlake.spark.catalog.base import load_one
+from slotlake.spark.catalog.open import open_catalog
+from slotlake.spark.direct import choice, packing
+from slotlake.spark.fold.conflicts import OnConflict
+from slotlake.spark.lake import LakeSettings
+from slotlake.spark.names import LakeName
+from slotlake.spark.tables import metadata as catalog_metadata
+from slotlake.spark.tables.deletion_vectors import puffin_of, vectors
+from tests.spark.lake_lab import UNCHANGED, Change, Lab, Row, delete, insert, relation, update
+from tests.storage import lake_in
+
+LONG = bool(os.environ.get("SLOTLAKE_TEST_LONG"))
+VALUES = {
+    "int4": ["-2147483648", "0", "7"],
+    "text": ["", "a" * 40, "a" * 40 + "b", "größe 😀", "it's `q`"],
+    "numeric": ["1.0", "1.00", "NaN", "-5", "123456789012345678901234567890.5"],
+    "numeric(10,2)": ["0.00", "NaN", "-99999999.99", "1.00"],
+    "float8": ["NaN", "0", "-1.5", "1e+300"],
+    "date": ["0001-01-01", "2024-02-29", "infinity"],
+    "timestamptz": ["2024-05-01 10:00:00.1+00", "infinity", "0044-03-15 00:00:00+00 BC"],
+    "timestamp": ["1969-12-31 23:59:59.999999", "-infinity"],
+    "bytea": ["\\x", "\\x00ff", "\\xff"],
+    "uuid": [f"{i:08x}-0000-0000-0000-000000000000" for i in (1, 0xFFFFFFFF)],
+    "bool": ["f", "t"],
+}
+KEYS = [
+    ("int4",),
+    ("text",),
+    ("numeric", "int4"),
+    ("numeric(10,2)", "text"),
+    ("float8",),
+    ("timestamptz", "uuid"),
+]
+KEYS += [("bytea", "date"), ("timestamp", "bool", "int4")]
+NAMES = {"text": "v", "numeric": "n", "float8": "f", "timestamptz": "at", "bytea": "b", "numeric(10,2)": "m"}
+
+
+@contextmanager
+def staged_by(mode: str) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(choice.SWITCH, mode)
+        yield
+
+
+class Two:
+    """Two lakes that get the same batches: one directly, one by the MERGE."""
+
+    def __init__(self, session: Any, folder: Path) -> None:
+        self.labs = {}
+        for mode in (choice.ALWAYS, choice.NEVER):
+            place = folder / mode
+            place.mkdir()
+            uri, warehouse = f"sqlite:///{place}/catalog.db", f"file://{place}/warehouse"
+            self.labs[mode] = Lab.on(session, lake_in(place, LakeSettings("lake", uri, warehouse, "shop")))
+
+    def init(self, table: Any, rows: Sequence[Row]) -> None:
+        for lab in self.labs.values():
+            lab.init({table: rows})
+
+    def sync(self, *changes: Change, choice: OnConflict = "apply") -> dict[str, int]:
+        conflicts = []
+        for mode, lab in self.labs.items():
+            with staged_by(mode):
+                conflicts.append(lab.conflicts(*changes, choice=choice))
+        assert conflicts[0] == conflicts[1]
+        return conflicts[0]
+
+    def rows(self, table: str) -> list[tuple[str | None, ...]]:
+        direct, merged = (lab.rows(table) for lab in self.labs.values())
+        assert direct == merged
+        assert by_pyiceberg(self.labs[choice.ALWAYS], table) == len(direct)
+        return direct
+
+    def numbers(self, table: Any) -> list[dict[Any, tuple[int, int]]]:
+        """Of both lakes: for each key the number of its row, and of the snapshot that changed it last."""
+        names = ", ".join(f"CAST({name} AS string)" for name in table.key)
+        exact = [f"{c.name}__exact" for c in table.columns if c.name in table.key]
+        found = []
+        for lab in self.labs.values():
+            fields = {f.name for f in lab.session.table(f"lake.shop.{table.table}").schema}
+            more = "".join(f", {name}" for name in exact if name in fields)
+            query = (
+                f"SELECT {names}{more}, _row_id, _last_updated_sequence_number FROM lake.shop.{table.table}"
+            )
+            rows = lab.session.sql(query).collect()
+            found.append({tuple(row)[:-2]: (row[-2], row[-1]) for row in rows})
+            assert len({row[-2] for row in rows}) == len(rows), "two rows have the same number"
+        return found
+
+
+@pytest.fixture
+def two(session: Any, tmp_path: Path) -> Two:
+    return Two(session, tmp_path)
+
+
+def head(lab: Lab, table: str) -> dict[str, str]:
+    with open_catalog(lab.lake) as catalog:
+        metadata = load_one(catalog, LakeName("shop", table)).metadata
+    return catalog_metadata.summary(catalog_metadata.head(metadata))
+
+
+def by_pyiceberg(lab: Lab, table: str) -> int:
+    with open_catalog(lab.lake) as catalog:
+        return int(catalog.iceberg.load_table(("shop", table)).scan().to_arrow().num_rows)
+
+
+def history(table: Any, rng: random.Random, rows: dict[Any, Row], steps: int) -> list[Change]:
+    """Changes as a server sends them, of a table that has these rows; the rows are what it has then."""
+    changes = []
+    kinds = {column.name: column.type_name for column in table.columns}
+    for _ in range(steps):
+        new = {name: rng.choice([*VALUES[kind], None]) for name, kind in kinds.items()}
+        key = {name: rng.choice(VALUES[kinds[name]]) for name in table.key}
+        named = tuple(key.values())
+        there = rng.choice(list(rows)) if rows else None
+        step = rng.choice(["insert", "insert", "update", "partial", "move", "delete"])
+        if step == "insert" and named not in rows:
+            rows[named] = {**new, **key}
+            changes.append(insert(table, **rows[named]))
+        elif there is not None and step in ("update", "partial", "move"):
+            of_key = dict(zip(table.key, there, strict=True))
+            shown = dict(new) if step == "update" else {**new, "v": UNCHANGED}
+            to = key if step == "move" and named not in rows else of_key
+            whole = {**shown, **to}
+            changes.append(update(table, of_key if to is not of_key else None, **whole))
+            before = rows.pop(there)
+            rows[tuple(to.values())] = {**whole, "v": before["v"] if whole["v"] is UNCHANGED else whole["v"]}
+        elif there is not None and step == "delete":
+            changes.append(delete(table, **dict(zip(table.key, there, strict=True))))
+            del rows[there]
+    return changes
+
+
+@pytest.mark.parametrize("seed", range(16 if LONG else 1))
+def test_random_histories(two: Two, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if seed % 2 == 0:
+        monkeypatch.setattr(packing, "FILES_MIN", 2)
+    rng = random.Random(seed)
+    key = KEYS[seed % len(KEYS)]
+    names = [f"k{i}" for i in range(len(key))]
+    values = {name: kind for kind, name in NAMES.items()}
+    table = relation("kinds", names, **dict(zip(names, key, strict=True)), **values)
+    rows: dict[Any, Row] = {}
+    history(table, rng, rows, 12)
+    two.init(table, list(rows.values()))
+    before = two.numbers(table)
+    for _ in range(4 if LONG else 2):
+        changes = history(table, rng, rows, 8)
+        if not changes:
+            continue
+        assert two.sync(*changes) == {}
+        expected = sorted((tuple(row[c.name] for c in table.columns) for row in rows.values()), key=repr)
+        assert two.rows("kinds") == expected
+        after = two.numbers(table)
+        same = [
+            {k: (v[0] == b[k][0], v[1] == b[k][1]) if k in b else None for k, v in a.items()}
+            for a, b in zip(after, before, strict=True)
+        ]
+        assert same[0] == same[1]
+        before = after
+    # The MERGE goes on with what was written directly.
+    with staged_by(choice.NEVER):
+        direct = two.labs[choice.ALWAYS]
+        direct.sync(*history(table, rng, rows, 8), insert(table, **_another(table, rows)))
+        assert len(direct.rows("kinds")) == len(rows)
+        assert len({v[0] for v in two.numbers(table)[0].values()}) == len(rows)
+
+
+def _another(table: Any, rows: dict[Any, Row]) -> Row:
+    """A row with a key that is not there."""
+    rng = random.Random(99)
+    kinds = {column.name: column.type_name for column in table.columns}
+    while True:
+        row = {
+            n: "new" if k == "text" else "77" if k == "int4" else rng.choice(VALUES[k])
+            for n, k in kinds.items()
+        }
+        key = tuple(row[name] for name in table.key)
+        if key not in rows:
+            rows[key] = row
+            return row
+
+
+ORDERS = relation("orders", ["id"], id="int8", note="text", total="numeric(10,2)")
+EVENTS = relation("events", [], "n", what="text", at="timestamptz")
+
+
+def order(number: int, note: str | None = "x", total: str | None = "1.00") -> Row:
+    return {"id": str(number), "note": note, "total": total}
+
+
+def test_conflicts_meet_the_same(two: Two) -> None:
+    two.init(ORDERS, [order(1), order(2), order(3)])
+    met = two.sync(
+        insert(ORDERS, **order(1, "again")),
+        update(ORDERS, **order(9, "whole")),
+        update(ORDERS, id="8", note=UNCHANGED, total="2.00"),
+        update(ORDERS, {"id": "7"}, id="2", note=UNCHANGED, total="2.00"),
+        delete(ORDERS, id="6"),
+    )
+    assert met == {"insert_exists": 1, "update_missing": 3, "delete_missing": 1}
+    first = ("1", "again", "1.00")
+    assert two.rows("orders") == [first, ("2", "x", "1.00"), ("3", "x", "1.00"), ("9", "whole", "1.00")]
+    skipped = two.sync(insert(ORDERS, **order(1, "skipped")), update(ORDERS, **order(3, "y")), choice="skip")
+    assert skipped == {"insert_exists": 1}
+    assert two.rows("orders") == [first, ("2", "x", "1.00"), ("3", "y", "1.00"), ("9", "whole", "1.00")]
+    with pytest.raises(ApplyError, match="insert_exists 1"), staged_by(choice.ALWAYS):
+        lab = two.labs[choice.ALWAYS]
+        lab.apply(lab.batch(insert(ORDERS, **order(1))), "fail")
+
+
+def test_a_row_that_changes_again_and_again_opens_no_more_files(two: Two) -> None:
+    two.init(ORDERS, [order(1), order(2)])
+    lab = two.labs[choice.ALWAYS]
+    with staged_by(choice.ALWAYS):
+        for number in range(4):
+            lab.sync(update(ORDERS, **order(1, f"{number}")))
+    totals = head(lab, "orders")
+    assert (totals["total-data-files"], totals["total-delete-files"]) == ("2", "1")
+    assert (totals["total-records"], totals["total-position-deletes"]) == ("3", "1")
+    assert lab.rows("orders") == [("1", "3", "1.00"), ("2", "x", "1.00")]
+    assert lab.session.sql("SELECT note FROM lake.shop.orders WHERE id = 1").collect() == [("3",)]
+
+
+def test_rows_without_a_key_are_appended(two: Two) -> None:
+    two.init(EVENTS, [{"what": "a", "at": "infinity"}])
+    two.sync(*(insert(EVENTS, what=what, at="2024-05-01 10:00:00+00") for what in "aab"))
+    assert [row[0] for row in two.rows("events")] == ["a", "a", "a", "b"]
+    assert head(two.labs[choice.ALWAYS], "events")["operation"] == "append"
+
+
+def test_what_is_for_spark(two: Two) -> None:
+    """What does not suit is an error only where a test asks for one."""
+    full = relation("events", [], "f", what="text")
+    two.init(full, [{"what": "a"}])
+    lab = two.labs[choice.ALWAYS]
+    batch = lab.batch(update(full, {"what": "a"}, what="b"))
+    with staged_by(choice.ALWAYS), pytest.raises(LakeError, match="named by all their values"):
+        lab.apply(batch)
+    with staged_by(choice.USUALLY):
+        lab.apply(batch)
+    lab.publish(batch)
+    assert lab.rows("events") == [("b",)]
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("count", [1, 5, 70_000])
+def test_vectors_are_read_as_they_were_written(tmp_path: Path, count: int) -> None:
+    rng = np.random.default_rng(count)
+    first_of_each, upper = np.arange(3) << 32, rng.integers(0, 3, count) << 32
+    positions = {
+        "s3://lake/a.parquet": np.union1d(first_of_each, upper + rng.integers(0, 200_000, count)),
+        "s3://lake/\u00fc.parquet": np.arange(count, dtype=np.int64),
+    }
+    content, places = puffin_of(positions, "a test")
+    file = tmp_path / "vectors.puffin"
+    file.write_bytes(content)
+    read = vectors(f"file://{file}", positions)
+    assert {name: rows.tolist() for name, rows in read.items()} == {
+        k: v.tolist() for k, v in positions.items()
+    }
+    for offset, size in places.values():
+        blob = content[offset : offset + size]
+        assert int.from_bytes(blob[:4], "big") == size - 8
+        assert blob[4:8].hex() == "d1d33964"
+        assert int.from_bytes(blob[-4:], "big") == zlib.crc32(blob[4:-4])
