@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from rich.console import Console
@@ -17,8 +19,9 @@ from slotlake.infra.airflow import backfill, scheduling
 from slotlake.infra.cli.texts import look, work
 from slotlake.infra.config.pipeline_file import load_pipeline
 from slotlake.infra.reports import InitReport, StatusReport, SyncReport, TableCopy, TableStatus
-from slotlake.infra.selection import known_tables
+from slotlake.infra.selection import known_tables, pending
 from slotlake.infra.state_file import StateFile
+from slotlake.spark.names import COMMITS, LakeName
 
 _MANY = 10_000
 _LINES_MAX = 130
@@ -103,6 +106,41 @@ def test_a_form_offers_no_list_of_thousands(tmp_path: Path) -> None:
     path.write_text(_FILE + "  public.a: {}\n")
     StateFile(tmp_path / ".slotlake" / "shop" / known_tables._NOTE).write(["public.b"])
     assert backfill.table_names(load_pipeline(path)) == ["public.a", "public.b"]
+
+
+def test_only_tables_that_a_batch_changed_are_compared_with_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[set[str] | None] = []
+    wrong = {"t3", "t4"}
+
+    def others(point: Any, only: Any = None) -> dict[LakeName, tuple[int, int]]:
+        looked.append(None if only is None else {name.table for name in only})
+        return {n: (2, 3) for n in point.mirrors() if n.table in wrong and (only is None or n in only)}
+
+    asked = pending.Asked("format", "Iceberg format", "has", others)
+    monkeypatch.setattr(pending, "_ASKED", (asked,))
+    mirrors = [LakeName("shop", f"t{i}") for i in range(1000)]
+    names = [*mirrors, LakeName("shop", "t0__history"), LakeName("shop", COMMITS)]
+    pipeline = MagicMock()
+
+    def note(**changed: str) -> list[str]:
+        pinned = {name: SimpleNamespace(pointer=changed.get(name.table, "0")) for name in names}
+        pending.note_pending(pipeline, MagicMock(pinned=pinned, mirrors=lambda: dict.fromkeys(mirrors)))
+        return pending.noted_pending(pipeline)
+
+    (both,) = note()
+    assert "shop.t3" in both
+    assert "shop.t4" in both
+    assert note(**{COMMITS: "1"}) == [both]
+    wrong.remove("t3")
+    (one,) = note(t3="1", t5="1")
+    assert "shop.t3" not in one
+    assert "shop.t4" in one
+    wrong.add("t9")
+    (two,) = note(t3="1", t5="1", t0__history="1")
+    assert "shop.t9" in two
+    wrong.clear()
+    assert note(t0="2") == []
+    assert looked == [None, {"t3", "t5"}, None, None]
 
 
 def test_the_sizes_of_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
