@@ -20,6 +20,7 @@ _BY_KIND = {
     "unfinished": "go on with the recovery that was begun",
     "batch": "pull the damaged batch again from the slot",
     "set aside": "nothing: `slotlake resume` copies such a table again, once its cause is gone",
+    "derived table gone": "nothing: the next sync begins it again, once no files are in its directory",
 }
 _TABLE = "move the table back to where slotlake left it, or copy it again if its files are lost"
 _EVERYTHING = "plan it: run `slotlake recover`, which changes nothing without --yes"

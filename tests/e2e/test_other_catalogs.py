@@ -66,6 +66,13 @@ AT_THE_CHANGE = {
 
 
 ALWAYS: Any = AlwaysTrue()
+# Of a process that has boto3 where this one has it: behind all other packages.
+_SYNC = """
+import sys
+sys.path += sys.argv[2:]
+from slotlake.infra.cli.main import main
+sys.exit(main(["sync", sys.argv[1]]))
+"""
 
 
 @dataclass
@@ -99,7 +106,14 @@ class Life:
         if self.remote is not None:
             environment["SLOTLAKE_SPARK_REMOTE"] = self.remote
         killed = subprocess.run(
-            [sys.executable, "-m", "slotlake", "sync", str(self.file)],
+            [
+                sys.executable,
+                "-P",
+                "-c",
+                _SYNC,
+                str(self.file),
+                *(path for path in sys.path if "moto" in path),
+            ],
             env=environment,
             capture_output=True,
             text=True,
