@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from airflow.sdk import DAG, Asset, task
+from airflow.sdk import DAG, Asset, Param, task
 
 from slotlake.infra.airflow import scheduling
 from slotlake.infra.config.pipeline_file import PipelineFile
@@ -14,9 +14,15 @@ This DAG takes a snapshot of the source at an exact LSN and brings the lake to t
 number of rows and the hashes of all rows. Applications can write to the source meanwhile. The DAG fails if a
 single value differs; `slotlake verify` with the pipeline file then lists the keys.
 
-It runs once a day, or as `airflow.verify` in the pipeline file says. It reads all rows, and the micro-batches
-wait meanwhile. With `every_batch` it runs after published batches. Each published batch is an event of the
-asset, with its LSN range. Events that arrive while a verification runs share the next verification.
+It runs once a day, or as `airflow.verify` in the pipeline file says, and reads all rows. The section `verify`
+of the pipeline file chooses changed rows, or a slice of the rows each time, and how much of the source may be
+taken. The micro-batches continue: only the step that brings the lake to the LSN waits for its turn. The task
+takes no place of the pipeline's pool.
+
+With `every_batch` it runs after published batches. Each published batch is an event of the asset, with its
+LSN range. Events that arrive while a verification runs share the next verification.
+
+**Trigger** opens a form. **scope**: `full` compares all rows now, without a limit on the source's time.
 
 **Clearing `verify`** is safe: it verifies again, at a new LSN.
 """
@@ -25,15 +31,18 @@ asset, with its LSN range. Events that arrive while a verification runs share th
 def cdc_verify(pipeline: PipelineFile) -> None:
     asset = Asset(name=f"slotlake_{pipeline.name}", uri=scheduling.asset_uri(pipeline))
 
-    @task(multiple_outputs=False)
-    def verify(pipeline_file: str, *, triggering_asset_events: Any = None) -> dict[str, Any]:
+    @task(multiple_outputs=False, pool="default_pool")
+    def verify(
+        pipeline_file: str, *, triggering_asset_events: Any = None, params: Any = None
+    ) -> dict[str, Any]:
         ranges = [event.extra for events in triggering_asset_events.values() for event in events]
-        return scheduling.verify(pipeline_file, ranges)
+        return scheduling.verify(pipeline_file, ranges, params["scope"])
 
     with DAG(
         f"cdc_verify_{pipeline.name}",
         schedule=scheduling.verification(pipeline, asset),
         doc_md=DOCS,
+        params={"scope": Param(scheduling.SCOPES[0], enum=list(scheduling.SCOPES), title="Which rows")},
         **scheduling.start_options(pipeline, title="verify"),
     ):
         verify(str(pipeline.path))

@@ -19,9 +19,9 @@ import psycopg
 
 from slotlake.expectations.hashing import Hashes
 from slotlake.expectations.lake_side import LakeTable
-from slotlake.expectations.results import DIFFERENT, DUPLICATED, EXTRA, MISSING
+from slotlake.expectations.results import DIFFERENT, DUPLICATED, EXTRA, MISSING, Difference
 from slotlake.expectations.shapes import Compared, LakeReadPoint, LakeTableShape, SourceTableShape
-from slotlake.expectations.source_side import SourceTable, Sums, hashes_escaped
+from slotlake.expectations.source_side import RowDetail, SourceTable, Sums, hashes_escaped
 
 Row = tuple[str | None, ...]
 KINDS = (MISSING, EXTRA, DIFFERENT, DUPLICATED)
@@ -113,6 +113,26 @@ def _in_groups(expected: Sums, actual: Sums) -> Iterator[list[int]]:
         rows += more
     if group:
         yield group
+
+
+def described(
+    table: Compared, what: tuple[str, int], source_row: RowDetail | None, lake_row: RowDetail | None
+) -> Difference:
+    """Return a row that differs, with its key and the columns that differ.
+
+    Args:
+        table: the row's table.
+        what: the kind of the difference, and how many rows it stands for.
+        source_row: the source's row; None if there is none.
+        lake_row: the lake's row; None if there is none.
+    """
+    kind, rows = what
+    row = source_row or lake_row
+    columns: tuple[str, ...] = ()
+    if kind == DIFFERENT and source_row is not None and lake_row is not None:
+        sides = zip(table.values, source_row.hashes, lake_row.hashes, strict=True)
+        columns = tuple(name for (name, _), source, lake in sides if source != lake)
+    return Difference(kind, row.name if row else {}, columns, rows)
 
 
 def differing_rows(source: tuple[Hashes, Hashes], lake: tuple[Hashes, Hashes]) -> Differing:

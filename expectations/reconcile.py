@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import psycopg
@@ -24,11 +25,10 @@ import pyarrow as pa
 from slotlake.decoder.catalog.vanished import VanishedError
 from slotlake.decoder.errors import LockedError
 from slotlake.decoder.lsn import format_lsn
-from slotlake.expectations.differences import Differing, differing_buckets, differing_parts
+from slotlake.expectations.differences import Differing, described, differing_buckets, differing_parts
 from slotlake.expectations.hashing import Hashes
 from slotlake.expectations.lake_side import LakeTable
 from slotlake.expectations.results import (
-    DIFFERENT,
     EXECUTORS,
     HISTORY,
     LOCKED,
@@ -40,6 +40,8 @@ from slotlake.expectations.results import (
     Report,
     TableResult,
 )
+from slotlake.expectations.scopes.pace import Pace
+from slotlake.expectations.scopes.slices import Slice, SliceRows
 from slotlake.expectations.shapes import Compared, LakeReadPoint, OtherRows, SourceTableShape
 from slotlake.expectations.source_side import (
     BUCKETS,
@@ -51,6 +53,10 @@ from slotlake.expectations.source_side import (
     snapshot_session,
 )
 from slotlake.spark.names import postgres_name
+from slotlake.spark.read.chosen_rows import chosen_text_batches, filtered
+
+if TYPE_CHECKING:
+    from slotlake.spark.read.point import ReadPoint
 
 DIFFERENCES_MAX = 1000
 CANCEL_SECONDS = 5.0
@@ -63,7 +69,38 @@ def _silent(step: str, done: int, total: int | None = None) -> None:
     """Progress that nobody watches."""
 
 
-_NO_OTHERS = OtherRows()
+@dataclass(frozen=True)
+class Manner:
+    """How tables are compared.
+
+    Attributes:
+        others: what else the lake has of each table.
+        pace: how much of the source may be taken.
+        slices: table → the slice of it that is compared; all rows of the others.
+    """
+
+    others: OtherRows = field(default_factory=OtherRows)
+    pace: Pace = field(default_factory=Pace)
+    slices: Mapping[str, Slice] = field(default_factory=dict)
+
+    def run(self, table: Compared, read_point: LakeReadPoint, server: _Server) -> _TableRun:
+        """Begin with a table.
+
+        Args:
+            table: all of it, or that of which a slice is meant.
+            read_point: the lake.
+            server: the source.
+        """
+        part = self.slices.get(table.name)
+        if part is None or part.is_all:
+            return _TableRun.begin(LakeTable(read_point, table), server, self.others)
+        rows = SliceRows(table, part)
+        others = OtherRows(
+            lambda name, columns: filtered(self.others.history(name, columns), rows),
+            lambda name, columns: filtered(self.others.marked(name, columns), rows),
+        )
+        reader = partial(chosen_text_batches, cast("ReadPoint", read_point), rows)
+        return _TableRun.begin(LakeTable(read_point, rows.at_source, reader), server, others)
 
 
 def reconcile(
@@ -75,7 +112,7 @@ def reconcile(
     lsn: int,
     progress: Callable[[str, int, int | None], None] = _silent,
     differences_max: int = DIFFERENCES_MAX,
-    others: OtherRows = _NO_OTHERS,
+    manner: Manner | None = None,
 ) -> Report:
     """Compare published tables.
 
@@ -86,7 +123,7 @@ def reconcile(
         read_point: the lake at ``lsn``.
         progress: told (step, tables done, tables in all).
         differences_max: differing rows listed per table; the totals are exact whatever it is.
-        others: what else the lake has of each table.
+        manner: what else is compared, and at which pace.
 
     Raises:
         SourceError: the server cannot be reached, or may not be read in full.
@@ -104,9 +141,11 @@ def reconcile(
                 results[name] = TableResult(name, 0, 0, {NO_TABLE: 1}, (Difference(NO_TABLE),))
             else:
                 compared.append(Compared.of(name, table, lake, escaped=hashes_escaped(connection)))
-        server = _Server(connection, thread)
+        manner = manner or Manner()
+        server = _Server(connection, thread, manner.pace)
+        server.pace.begin(connection)
         try:
-            for done, run in enumerate(_runs(compared, read_point, server, others)):
+            for done, run in enumerate(_runs(compared, read_point, server, manner)):
                 progress("compare", done, len(compared))
                 result = run.result(differences_max)
                 if result is not None:
@@ -126,13 +165,15 @@ class _Server:
 
     connection: psycopg.Connection[object]
     thread: ThreadPoolExecutor
+    pace: Pace
     _asked: list[Future[Any]] = field(default_factory=list)
 
     def ask(self, table: Compared, work: Callable[[SourceTable], T]) -> Future[T]:
         """Begin some work on a table, once what was asked before is done."""
 
         def asked() -> T:
-            with reading(self.connection, table, locks_stay=False):
+            self.pace.rest()
+            with self.pace.working(), reading(self.connection, table, locks_stay=False):
                 return work(SourceTable(self.connection, table))
 
         future = self.thread.submit(asked)
@@ -148,12 +189,12 @@ class _Server:
 
 
 def _runs(
-    tables: Iterable[Compared], read_point: LakeReadPoint, server: _Server, others: OtherRows
+    tables: Iterable[Compared], read_point: LakeReadPoint, server: _Server, manner: Manner
 ) -> Iterator[_TableRun]:
     """Yield the tables; the server is a few of them ahead, not all: their sums need memory."""
     ahead: deque[_TableRun] = deque()
     for table in tables:
-        ahead.append(_TableRun.begin(table, read_point, server, others))
+        ahead.append(manner.run(table, read_point, server))
         if len(ahead) > _TABLES_AHEAD:
             yield ahead.popleft()
     while ahead:
@@ -171,11 +212,9 @@ class _TableRun:
     others: OtherRows
 
     @classmethod
-    def begin(
-        cls, table: Compared, read_point: LakeReadPoint, server: _Server, others: OtherRows
-    ) -> _TableRun:
-        expected = server.ask(table, lambda source: _timed(source.sums))
-        return cls(table, server, LakeTable(read_point, table), expected, others)
+    def begin(cls, lake: LakeTable, server: _Server, others: OtherRows) -> _TableRun:
+        expected = server.ask(lake.table, lambda source: _timed(source.sums))
+        return cls(lake.table, server, lake, expected, others)
 
     def at_source(self, work: Callable[[SourceTable], T]) -> T:
         """Ask the source something more about this table."""
@@ -255,21 +294,11 @@ class _TableRun:
             listed = Differing.joined([listed, part]).first(differences_max)
         keys = listed.keys.tolist()
         source_details, lake_details = source.details(keys), self.lake.details(keys)
-        described = (
-            self._difference(kind, rows, source_details.get(key), lake_details.get(key))
+        descriptions = (
+            described(self.table, (kind, rows), source_details.get(key), lake_details.get(key))
             for kind, key, rows in listed
         )
-        return replace(result, totals=dict(totals), differences=(*result.differences, *described))
-
-    def _difference(
-        self, kind: str, rows: int, source_row: RowDetail | None, lake_row: RowDetail | None
-    ) -> Difference:
-        row = source_row or lake_row
-        columns: tuple[str, ...] = ()
-        if kind == DIFFERENT and source_row is not None and lake_row is not None:
-            sides = zip(self.table.values, source_row.hashes, lake_row.hashes, strict=True)
-            columns = tuple(name for (name, _), source, lake in sides if source != lake)
-        return Difference(kind, row.name if row else {}, columns, rows)
+        return replace(result, totals=dict(totals), differences=(*result.differences, *descriptions))
 
 
 @dataclass

@@ -6,8 +6,8 @@ the Data Docs, never into a log line or an XCom: use counts there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 MISSING = "missing in lake"
@@ -20,6 +20,8 @@ HISTORY = "different in the open versions of its history"
 MARKED = "marked as deleted in lake, and not deleted"
 ASIDE = "set aside, and not followed"
 LOCKED = "locked at the source, and not compared"
+FULL, CHANGED, ROLLING = "full", "changed", "rolling"
+SCOPES = (FULL, CHANGED, ROLLING)
 KINDS = (MISSING, EXTRA, DIFFERENT, DUPLICATED, NO_COLUMN, NO_TABLE, HISTORY, MARKED, ASIDE, LOCKED)
 # Who reads and hashes the lake's rows of a table.
 SLOTLAKE, EXECUTORS = "slotlake", "executors"
@@ -63,6 +65,8 @@ class TableResult:
         buckets, buckets_different: how finely it was compared.
         source_seconds, lake_seconds: spent on hashing either side.
         lake_read_by: who hashed the lake's rows, SLOTLAKE or EXECUTORS (of Spark, on their machines).
+        compared: which rows were compared, in words; empty: all.
+        left: why none were; empty if some were.
     """
 
     table: str
@@ -75,6 +79,8 @@ class TableResult:
     source_seconds: float = 0.0
     lake_seconds: float = 0.0
     lake_read_by: str = SLOTLAKE
+    compared: str = ""
+    left: str = ""
 
     @property
     def equal(self) -> bool:
@@ -91,6 +97,46 @@ class TableResult:
         return {"equal": self.equal, "differences_total": self.differences_total} | asdict(self)
 
 
+def joined(first: TableResult | None, second: TableResult) -> TableResult:
+    """Return the results of two parts of one table as one.
+
+    Args:
+        first: of the rows that were compared before; None: of none.
+        second: of other rows.
+    """
+    if first is None:
+        return second
+    counts = {
+        name: getattr(first, name) + getattr(second, name)
+        for name in ("source_rows", "lake_rows", "buckets", "buckets_different", "source_seconds")
+    }
+    kinds = [kind for kind in KINDS if kind in first.totals or kind in second.totals]
+    return replace(
+        second,
+        **counts,
+        totals={kind: first.totals.get(kind, 0) + second.totals.get(kind, 0) for kind in kinds},
+        differences=(*first.differences, *second.differences),
+        lake_seconds=round(first.lake_seconds + second.lake_seconds, 3),
+        compared=", ".join(filter(None, (first.compared, second.compared))),
+        left="" if second.compared else first.left or second.left,
+    )
+
+
+def one_report(reports: Sequence[Report]) -> Report:
+    """Return verifications that followed each other as one, with the LSN of the last.
+
+    Args:
+        reports: at least one.
+    """
+    tables: dict[str, TableResult] = {}
+    for report in reports:
+        for name, table in report.tables.items():
+            tables[name] = joined(tables.get(name), table)
+    scope = ", ".join(report.scope for report in reports)
+    seconds = sum(report.seconds for report in reports)
+    return replace(reports[-1], tables=tables, scope=scope, seconds=round(seconds, 3))
+
+
 @dataclass(frozen=True)
 class Report:
     """All tables compared at one position of the source.
@@ -99,11 +145,15 @@ class Report:
         lsn: the position, as PostgreSQL writes it.
         tables: by the source's name.
         seconds: of the whole comparison.
+        scope: which rows were compared, one of SCOPES.
+        source_seconds: for which the source worked; None if that was not measured.
     """
 
     lsn: str
     tables: dict[str, TableResult]
     seconds: float = 0.0
+    scope: str = FULL
+    source_seconds: float | None = None
 
     @property
     def equal(self) -> bool:
@@ -113,4 +163,5 @@ class Report:
     def as_dict(self) -> dict[str, Any]:
         """JSON-able values."""
         tables = {name: table.as_dict() for name, table in self.tables.items()}
-        return {"equal": self.equal, "lsn": self.lsn, "seconds": self.seconds, "tables": tables}
+        whole = {"equal": self.equal, "lsn": self.lsn, "seconds": self.seconds, "scope": self.scope}
+        return {**whole, "source_seconds": self.source_seconds, "tables": tables}

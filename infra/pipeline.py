@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from slotlake.decoder.errors import LakeError
-from slotlake.decoder.lsn import format_lsn, parse_lsn
 from slotlake.infra.journal.events import note_copies
 from slotlake.infra.pipeline_open import OpenPipeline
 from slotlake.infra.progress import Progressing, silent
@@ -150,20 +148,30 @@ class Pipeline(OpenPipeline):
         from slotlake.infra.continuous import loop
         from slotlake.infra.source.bell import Bell
 
-        return loop.run(
-            self, limits or loop.RunLimits(), bell or Bell(), listener or loop.RunListener(), progress
-        )
+        listener, verifier = listener or loop.RunListener(), None
+        if self.file.verify.is_left_on:
+            from slotlake.infra.care.background import BackgroundVerifier
+
+            verifier = BackgroundVerifier(self, listener.line)
+        return loop.run(self, limits or loop.RunLimits(), bell or Bell(), listener, progress, verifier)
 
     def verify(
         self,
+        scope: str = "full",
+        tables: Sequence[str] = (),
         *,
+        source_load: float | None = None,
         at_least: str | None = None,
         slot_timeout_seconds: float = 60.0,
         progress: Progressing = silent,
     ) -> Report:
-        """Compare lake and source at an exact LSN while the source is being written.
+        """Compare lake and source at an exact LSN while the source is being written, and batches go on.
 
         Args:
+            scope: ``full``: all rows; ``changed``: those that changed since they were found equal;
+                ``rolling``: those of the slices whose turn it is.
+            tables: only these, as PostgreSQL writes them.
+            source_load: the share of one core of the source that it may take; all, when not given.
             at_least: an LSN that the lake is said to have reached.
             slot_timeout_seconds: how long to wait for transactions that are open at the start.
 
@@ -171,16 +179,10 @@ class Pipeline(OpenPipeline):
             LakeError: the lake is behind ``at_least``.
             SourceError: transactions stayed open for too long; the message names them.
         """
-        from slotlake.infra.care.verification import verify_at_exact_lsn
+        from slotlake.infra.care.verification import VerifyRequest, verify
 
-        with self.exclusively(60.0, step="verify"):
-            if at_least is not None and self.position() < parse_lsn(at_least):
-                raise LakeError(
-                    f"the lake is at {format_lsn(self.position())}, behind the announced {at_least}",
-                    where=self.lake.place,
-                    way_out="clear that run's publish task; if the lake was rolled back: slotlake recover",
-                )
-            return verify_at_exact_lsn(self, slot_timeout_seconds, progress)
+        request = VerifyRequest(scope, tuple(tables), source_load, slot_timeout_seconds, at_least)
+        return verify(self, request, progress)
 
     def backfill(
         self,

@@ -94,9 +94,13 @@ class OpenPipeline:
 
     def close(self) -> None:
         """Close the connection to the slot; end the Spark session if this pipeline started it."""
+        self.end_stream()
+        self._let_go_of_session()
+
+    def end_stream(self) -> None:
+        """Close the connection to the slot, if there is one, so that another run can read it."""
         if "stream" in vars(self):
             self.stream.end()
-        self._let_go_of_session()
 
     def _let_go_of_session(self) -> None:
         if self._session is not None:
@@ -215,6 +219,16 @@ class OpenPipeline:
             self._writes = True
             with noted_failures(self.file.state_dir), _spark_errors_as_ours(), self._shared_changelog():
                 yield
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Read both sides without the lock; errors are noted and explained as under it."""
+        with (
+            privately(self.file),
+            noted_failures(self.file.state_dir),
+            _spark_errors_as_ours(),
+        ):
+            yield
 
     @cached_property
     def locks(self) -> PipelineLocks:

@@ -25,6 +25,7 @@ from slotlake.decoder.lsn import format_lsn, parse_lsn
 from slotlake.infra.airflow.words import log_step, table_differs
 from slotlake.infra.config.pipeline_file import PipelineFile, load_pipeline
 
+SCOPES = ("as the pipeline file says", "full", "changed", "rolling")  # what cdc_verify's form offers
 VARIABLE = "SLOTLAKE_PIPELINES"
 _SUFFIXES = (".yaml", ".yml")
 # The longest run of a DAG that is started by hand and may copy a whole database; and of the monitor.
@@ -36,6 +37,7 @@ _ENTRIES_MAX = 100  # of a list in an XCom
 FORM = {"table": "Tables", "where": "WHERE", "key-range": "Key range", "dry-run": "Dry run"}
 _FLAG = re.compile(rf"(?<!backfill )--({'|'.join(FORM)})\b")
 _TABLES_MAX = 20  # in the error of a verification
+_ROLLING_SECONDS = 3600.0  # between two runs of cdc_verify that compare slices
 _PULLED = ("batch", "start_lsn", "end_lsn", "transactions", "changes", "set_aside", "resumed")
 
 
@@ -97,7 +99,11 @@ def schedule(pipeline: PipelineFile) -> str | timedelta | None:
 
 def verification(pipeline: PipelineFile, batches: Any) -> Any:
     """Return when cdc_verify runs: a schedule, each event of the asset ``batches``, or None (by hand)."""
-    when = pipeline.airflow.verify
+    when, settings = pipeline.airflow.verify, pipeline.verify
+    if "verify" not in pipeline.airflow.model_fields_set and settings.is_left_on:
+        if settings.changed == "every_batch":
+            return [batches]
+        return timedelta(seconds=min(_ROLLING_SECONDS, (settings.full_within or 7 * 86400.0) / 24))
     return {"every_batch": [batches], "daily": "@daily", "manual": None}.get(str(when), schedule_of(when))
 
 
@@ -223,12 +229,15 @@ def batch_of(pulled: Mapping[str, Any]) -> str:
     return str(batch)
 
 
-def verify(pipeline_file: str, ranges: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def verify(
+    pipeline_file: str, ranges: Iterable[Mapping[str, Any]], scope: str | None = None
+) -> dict[str, Any]:
     """Run the step ``verify``, at or after the batches of the asset events.
 
     Args:
         pipeline_file: its path.
         ranges: the extras of the asset events, with ``start_lsn`` and ``end_lsn``.
+        scope: one of `SCOPES`; the first, or None: as the pipeline file says.
 
     Raises:
         AirflowFailException: lake and source differ, or the step failed.
@@ -237,7 +246,8 @@ def verify(pipeline_file: str, ranges: Iterable[Mapping[str, Any]]) -> dict[str,
     from slotlake.expectations.results import LOCKED
     from slotlake.infra.airflow.versions import AirflowException, AirflowFailException
 
-    report = run_step("verify", pipeline_file, covered(ranges))
+    chosen = () if scope in (None, SCOPES[0]) else (scope,)
+    report = run_step("verify", pipeline_file, covered(ranges), *chosen)
     if not report["equal"]:
         kinds = {kind for table in report["tables"].values() for kind in table.get("kinds", ())}
         raise (AirflowException if kinds == {LOCKED} else AirflowFailException)(

@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from datetime import datetime
 from typing import Any
 
+from slotlake.expectations.results import one_report
 from slotlake.infra.cli.progress_display import progress_lines
 from slotlake.infra.cli.run import stopped_by_signals
 from slotlake.infra.cli.texts.run import batch_lines, run_line
@@ -99,15 +100,26 @@ def confirm(pipeline_file: str, batch: str | None = None) -> dict[str, Any]:
         return pipeline.confirm(batch).as_dict()
 
 
-def verify(pipeline_file: str, expect: dict[str, Any] | None = None) -> dict[str, Any]:
+def verify(
+    pipeline_file: str, expect: dict[str, Any] | None = None, scope: str | None = None
+) -> dict[str, Any]:
     """Compare lake and source at an exact LSN, at or after the end of the range ``expect``.
+
+    Args:
+        pipeline_file: its path.
+        expect: a range of LSNs with ``end_lsn``.
+        scope: which rows; None: as the section ``verify`` of the pipeline file says, else all.
 
     Raises:
         LakeError: the lake is behind the end of that range.
     """
     with Pipeline.open(pipeline_file) as pipeline:
-        report = pipeline.verify(at_least=(expect or {}).get("end_lsn"))
-        return pipeline.verification_summary(report)
+        settings = pipeline.file.verify
+        scopes = (scope,) if scope else settings.scopes
+        load = settings.source_load if settings.is_left_on and not scope else None
+        at_least = (expect or {}).get("end_lsn")
+        reports = [pipeline.verify(each, source_load=load, at_least=at_least) for each in scopes]
+        return pipeline.verification_summary(one_report(reports))
 
 
 def maintain(pipeline_file: str) -> dict[str, Any]:

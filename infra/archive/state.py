@@ -34,7 +34,7 @@ _LOG: Final = "ranges.jsonl"
 _NOTES: Final = (
     *("making.json", "made.json", "dropped.json", "recovering.json", "stopped.json", "ddl-trigger.made"),
     *("settling.json", "settling-again.json", "shown.json", "tables.json", "wal-seen.json"),
-    *("maintained-last", "derived-gone.json"),
+    *("verified.json", "maintained-last", "derived-gone.json"),
 )
 _AT_ONCE: Final = 8
 

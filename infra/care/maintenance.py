@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from slotlake.decoder.errors import PipelineFileError
+from slotlake.infra.care.reading import seconds_read
 from slotlake.infra.reports import MaintainReport, TableMaintained
 from slotlake.infra.state_file import StateFile
 
@@ -47,7 +48,6 @@ def maintain(
 
     started = time.monotonic()
     pipeline.position()  # raises a clear error if there is no lake, before Spark starts
-    care = _care(pipeline, rewrite_layout)
     names = _waiting_first(pipeline, _lake_names(pipeline, table))
     maintained: list[Maintained] = []
     for name in names:
@@ -55,6 +55,7 @@ def maintain(
             break
         progress("maintain: tables", len(maintained) + 1, len(names))
         with pipeline.exclusively(wait_seconds, step="maintain"):
+            care = _care(pipeline, rewrite_layout)  # somebody may have begun to read meanwhile
             maintained.append(maintain_table(pipeline.session, pipeline.lake, name, pipeline.name, care))
     waiting = [str(name) for name in names[len(maintained) :]]
     _remember(pipeline, waiting)
@@ -89,7 +90,8 @@ def _care(pipeline: OpenPipeline, rewrite_layout: bool) -> Care:
     from slotlake.spark.maintenance.rewrite import Care
 
     section = pipeline.file.maintenance
-    grace = Grace(section.unused_minutes * 60, section.orphan_hours * 3600)
+    unused = max(section.unused_minutes * 60, seconds_read(pipeline.file.state_dir))
+    grace = Grace(unused, section.orphan_hours * 3600)
     return Care(grace, section.target_file_mb << 20, rewrite_layout=rewrite_layout)
 
 

@@ -1,81 +1,237 @@
-"""Verification: compare source and lake at one exact LSN, and write the result also as Data Docs."""
+"""Verification: compare source and lake at one exact LSN, and write the result also as Data Docs.
+
+Only bringing the lake to that LSN needs the pipeline's lock (`begin`).  The comparison itself reads a
+snapshot of the source and an immutable point of the lake (`Begun.finish`), and batches go on meanwhile.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from slotlake.decoder.catalog.publications import SourceTable, published_names
 from slotlake.decoder.catalog.vanished import vanished
+from slotlake.decoder.errors import LakeError, PipelineFileError
+from slotlake.decoder.lsn import format_lsn, parse_lsn
 from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.slot import ExportedSnapshot
+from slotlake.expectations.results import (
+    ASIDE,
+    CHANGED,
+    FULL,
+    ROLLING,
+    SCOPES,
+    Difference,
+    Report,
+    TableResult,
+)
 from slotlake.expectations.source_side import snapshot_session
 from slotlake.infra.advance.nonblocking import at_nonblocking_snapshot
+from slotlake.infra.care.changed import fetch_batches
+from slotlake.infra.care.comparing import Comparison
+from slotlake.infra.care.outcome import note_outcome
+from slotlake.infra.care.reading import reading_noted
+from slotlake.infra.care.verified import read_verified
 from slotlake.infra.copy.joining_record import joining_table_names
 from slotlake.infra.copy.tables import published_tables
 from slotlake.infra.joining.recopying import progress_by_table
-from slotlake.infra.journal.events import note_verification
+from slotlake.infra.locking.machine import exclusive
 from slotlake.infra.selection.tables import comparable, refuse_changed
 from slotlake.infra.sync.refill import fill_added_columns, has_unfilled_columns
+from slotlake.spark.names import parse_postgres_name
 
 if TYPE_CHECKING:
-    from slotlake.expectations.results import Report, TableResult
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.spark.read.point import ReadPoint
 
+_LOCK_SECONDS, _DOCS_SECONDS = 60.0, 600.0
 
-def verify_at_exact_lsn(pipeline: OpenPipeline, slot_timeout_seconds: float, progress: Progressing) -> Report:
-    """Bring the lake to a snapshot's LSN, compare all tables there, and write the Data Docs.
+
+@dataclass(frozen=True)
+class VerifyRequest:
+    """What is to be compared.
+
+    Attributes:
+        scope: one of `slotlake.expectations.results.SCOPES`.
+        tables: as PostgreSQL writes them; none: all.
+        source_load: the share of one core of the source that the comparison may take; None: all of it.
+        slot_timeout_seconds: how long to wait for transactions that are open at the start.
+        at_least: an LSN that the lake is said to have reached.
+    """
+
+    scope: str = FULL
+    tables: Sequence[str] = ()
+    source_load: float | None = None
+    slot_timeout_seconds: float = 60.0
+    at_least: str | None = None
+
+
+@dataclass
+class Begun:
+    """A verification whose LSN the lake has reached; the pipeline's lock is not needed any more.
+
+    Attributes:
+        comparison: what is compared.
+        aside: the results of tables that are set aside.
+        resources: the source's snapshot, and what keeps the point readable.
+    """
+
+    comparison: Comparison
+    aside: dict[str, TableResult]
+    resources: ExitStack
+
+    def finish(self, progress: Progressing) -> Report:
+        """Compare, note the result, and end.
+
+        Args:
+            progress: is called while tables are compared.
+        """
+        pipeline = self.comparison.pipeline
+        with self.resources, pipeline.reading():
+            report = self.comparison.report(progress)
+            report = replace(report, tables=report.tables | self.aside)
+        with pipeline.reading():
+            note_outcome(self.comparison, report)
+            if report.scope == FULL or not report.equal:
+                _write_docs(pipeline, report)
+        return report
+
+    def stop(self) -> None:
+        """Let `finish`, which another thread is in, end soon, without a result."""
+        self.comparison.pace.stop()
+
+
+def verify(pipeline: OpenPipeline, request: VerifyRequest, progress: Progressing) -> Report:
+    """Compare lake and source at an exact LSN, with the pipeline's lock for the first step only.
 
     Args:
         pipeline: the pipeline.
-        slot_timeout_seconds: how long to wait for transactions that are open at the start.
-        progress: is called while tables are compared.
+        request: what is to be compared.
+        progress: is called for each longer step.
+
+    Raises:
+        LakeError: the lake is behind ``request.at_least``.
     """
-    from slotlake.expectations.suite import validate
-
-    refuse_changed(pipeline)
-    while True:
-        with at_nonblocking_snapshot(pipeline, slot_timeout_seconds, progress) as snapshot:
-            if not has_unfilled_columns(pipeline):
-                report = _compare(pipeline, snapshot, progress)
-                break
-        fill_added_columns(pipeline, progress)
-    note_verification(pipeline.file.state_dir, report)
-    validate(report, pipeline.file.state_dir / "expectations", pipeline.name)
-    return report
+    with pipeline.exclusively(_LOCK_SECONDS, step="verify"):
+        if request.at_least is not None and pipeline.position() < parse_lsn(request.at_least):
+            raise LakeError(
+                f"the lake is at {format_lsn(pipeline.position())}, behind the announced {request.at_least}",
+                where=pipeline.lake.place,
+                way_out="clear that run's publish task; if the lake was rolled back: slotlake recover",
+            )
+        begun = begin(pipeline, request, progress)
+        pipeline.end_stream()  # another run may pull meanwhile
+    return begun.finish(progress)
 
 
-def _compare(pipeline: OpenPipeline, snapshot: ExportedSnapshot, progress: Progressing) -> Report:
-    from slotlake.expectations.reconcile import reconcile
-    from slotlake.expectations.shapes import OtherRows
+def begin(pipeline: OpenPipeline, request: VerifyRequest, progress: Progressing) -> Begun:
+    """Bring the lake to a snapshot's LSN, and say what is to be compared there; under the pipeline's lock.
+
+    Args:
+        pipeline: the pipeline.
+        request: what is to be compared.
+        progress: is called for each longer step.
+
+    Raises:
+        PipelineFileError: the publications have no such table.
+    """
     from slotlake.spark.read.point import ReadPoint
 
-    point = pipeline.for_comparing(ReadPoint.at(pipeline.lake, snapshot.lsn))
+    _require_scope(pipeline, request)
+    refuse_changed(pipeline)
+    with ExitStack() as resources:
+        snapshot = _at_snapshot(pipeline, request, progress, resources)
+        point = ReadPoint.at(pipeline.lake, snapshot.lsn)
+        resources.enter_context(reading_noted(pipeline.file.state_dir))
+        tables, aside = _tables(pipeline, snapshot, point), _aside(pipeline, point)
+        if request.tables:
+            tables, aside = _named(tables, aside, request.tables)
+        verified = read_verified(pipeline.file)
+        if request.scope == CHANGED:
+            fetch_batches(pipeline, verified, point.position)
+        comparison = Comparison(
+            pipeline, snapshot, point, tables, verified, request.scope, request.source_load
+        )
+        return Begun(comparison, aside, resources.pop_all())
+
+
+def _require_scope(pipeline: OpenPipeline, request: VerifyRequest) -> None:
+    if request.scope not in SCOPES:
+        raise PipelineFileError(
+            f"{request.scope!r} is no scope of a verification",
+            where="scope",
+            way_out=f"choose one of {', '.join(SCOPES)}",
+        )
+    if request.scope == ROLLING and pipeline.file.verify.full_within is None:
+        raise PipelineFileError(
+            "the pipeline file does not say within which time all rows are to be compared",
+            where="verify.full_within",
+            way_out="write, for example, verify: {full_within: 7d}; or compare all rows now: slotlake verify",
+        )
+
+
+def _at_snapshot(
+    pipeline: OpenPipeline, request: VerifyRequest, progress: Progressing, resources: ExitStack
+) -> ExportedSnapshot:
+    while True:
+        with ExitStack() as opened:
+            at_lsn = at_nonblocking_snapshot(pipeline, request.slot_timeout_seconds, progress)
+            snapshot = opened.enter_context(at_lsn)
+            if not has_unfilled_columns(pipeline):
+                resources.push(opened.pop_all())
+                return snapshot
+        fill_added_columns(pipeline, progress)
+
+
+def _tables(pipeline: OpenPipeline, snapshot: ExportedSnapshot, point: ReadPoint) -> list[SourceTable]:
+    """The published tables that the lake is to equal at the point."""
     tables = comparable(published_tables(pipeline))  # without those that are set aside
     lake_names = {(table.schema, table.table) for table in point.tables()}
     absent = {(table.schema, table.table) for table in tables} - lake_names
     awaited = absent if pipeline.file.new_tables == "ignore" else absent & joining_table_names(pipeline)
     tables = [table for table in tables if (table.schema, table.table) not in awaited]
-    tables = _comparable_at(pipeline, snapshot, tables, absent)
-    report = reconcile(
-        pipeline.source.dsn,
-        snapshot.snapshot,
-        tables,
-        point,
-        lsn=snapshot.lsn,
-        progress=progress,
-        others=OtherRows(point.open_versions, point.marked_rows),
+    return _comparable_at(pipeline, snapshot, tables, absent)
+
+
+def _named(
+    tables: Sequence[SourceTable], aside: dict[str, TableResult], names: Sequence[str]
+) -> tuple[list[SourceTable], dict[str, TableResult]]:
+    """Only the named ones.
+
+    Raises:
+        PipelineFileError: one of them is none of these.
+    """
+    by_name = {(table.schema, table.table): table for table in tables}
+    aside_by_name = {parse_postgres_name(name): result for name, result in aside.items()}
+    chosen, chosen_aside = list[SourceTable](), dict[str, TableResult]()
+    for name in dict.fromkeys(names):
+        try:
+            parsed = parse_postgres_name(name)
+        except KeyError:
+            raise _unknown(name, by_name) from None
+        if parsed in by_name:
+            chosen.append(by_name[parsed])
+        elif parsed in aside_by_name:
+            chosen_aside[aside_by_name[parsed].table] = aside_by_name[parsed]
+        else:
+            raise _unknown(name, by_name)
+    return list(dict.fromkeys(chosen)), chosen_aside
+
+
+def _unknown(name: str, tables: Collection[tuple[str, str]]) -> PipelineFileError:
+    listed = ", ".join(sorted(f"{schema}.{table}" for schema, table in tables)[:50]) or "none"
+    return PipelineFileError(
+        f"no table {name} can be verified: it is not published, or the lake does not take all of its changes",
+        where="--table",
+        way_out=f"name one of these, as PostgreSQL writes it: {listed}",
     )
-    return replace(report, tables=report.tables | _aside(pipeline, point))
 
 
 def _aside(pipeline: OpenPipeline, point: ReadPoint) -> dict[str, TableResult]:
     """Return the results of tables that are set aside: they show another LSN, so they are not compared."""
-    from slotlake.expectations.results import ASIDE, Difference, TableResult
-
     source = pipeline.source
     if not point.aside:
         return {}
@@ -118,11 +274,20 @@ def _comparable_at(
     return [table for table in tables if table.relation_id in visible_oids]
 
 
+def _write_docs(pipeline: OpenPipeline, report: Report) -> None:
+    from slotlake.expectations.suite import validate
+
+    folder = pipeline.file.state_dir / "expectations"
+    with exclusive(folder, pipeline.name, _DOCS_SECONDS, "verify: Data Docs"):
+        validate(report, folder, pipeline.name)
+
+
 def summary(report: Report) -> dict[str, Any]:
     """Return the verdict and the counts, without keys or values."""
     return {
         "equal": report.equal,
         "lsn": report.lsn,
+        "scope": report.scope,
         "tables": {
             name: {
                 "equal": table.equal,
@@ -130,6 +295,7 @@ def summary(report: Report) -> dict[str, Any]:
                 "lake_rows": table.lake_rows,
                 "differences": table.differences_total,
                 "kinds": dict(table.totals),
+                **{key: words for key in ("compared", "left") if (words := getattr(table, key))},
             }
             for name, table in report.tables.items()
         },

@@ -46,6 +46,22 @@ def pipeline_and_tables(arguments: list[str]) -> tuple[Path, list[str]]:
     return Path(arguments[file_index]), tables
 
 
+def scope_of(**choices: bool) -> str:
+    """Return the scope of a verification that the options choose; ``full`` if they choose none.
+
+    Raises:
+        PipelineFileError: they choose several.
+    """
+    chosen = [name for name, is_chosen in choices.items() if is_chosen]
+    if len(chosen) > 1:
+        raise PipelineFileError(
+            "a verification has one scope",
+            where=" ".join(f"--{name}" for name in chosen),
+            way_out="give one of these options, or run the command once for each",
+        )
+    return chosen[0] if chosen else "full"
+
+
 def open_pipeline(path: Path) -> Pipeline:
     """Open the pipeline of that file; this does not start Spark and does not connect to the source."""
     from slotlake.infra.pipeline import Pipeline

@@ -8,7 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
-from slotlake.infra.cli.options import WORK, JsonOption, PipelineArgument, WaitOption, open_pipeline
+from slotlake.infra.cli.options import (
+    WORK,
+    JsonOption,
+    PipelineArgument,
+    WaitOption,
+    open_pipeline,
+    scope_of,
+)
 from slotlake.infra.cli.output import show
 from slotlake.infra.cli.progress_display import progress_shown
 from slotlake.infra.cli.texts import work as texts
@@ -187,14 +194,47 @@ def _follow(pipeline: Any, stop: bool) -> None:
 def verify(
     pipeline: PipelineArgument,
     as_json: JsonOption = False,
+    table: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this table, in PostgreSQL's form: public.orders. You can repeat the option."),
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Compare all rows. This is the default.")] = False,
+    changed: Annotated[
+        bool,
+        typer.Option(
+            "--changed", help="Compare the rows that changed since their table was last found equal."
+        ),
+    ] = False,
+    rolling: Annotated[
+        bool,
+        typer.Option("--rolling", help="Compare the slices whose turn it is (verify.full_within)."),
+    ] = False,
+    source_load: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001,
+            max=1.0,
+            help="Share of one core of the source that the comparison may take. Default: no limit.",
+        ),
+    ] = None,
     slot_timeout: Annotated[
         float,
         typer.Option(help="Seconds to wait for the end of the transactions that are open at the start."),
     ] = 60.0,
 ) -> None:
-    """Compare the lake with the source at an exact LSN. If they differ: print the keys and exit with 1."""
+    """Compare the lake with the source at an exact LSN. If they differ: print the keys and exit with 1.
+
+    The syncs continue: only the step that brings the lake to the LSN takes its turn between them.
+    """
+    scope = scope_of(full=full, changed=changed, rolling=rolling)
     with open_pipeline(pipeline) as opened, progress_shown(as_json) as progress:
-        report = opened.verify(progress=progress, slot_timeout_seconds=slot_timeout)
+        report = opened.verify(
+            scope,
+            table or (),
+            source_load=source_load,
+            progress=progress,
+            slot_timeout_seconds=slot_timeout,
+        )
     show(report, as_json, texts.verify_text)
     if not report.equal:
         raise typer.Exit(1)

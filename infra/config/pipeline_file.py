@@ -35,6 +35,7 @@ from slotlake.infra.config.sections import (
 from slotlake.infra.config.spark import SparkSection
 from slotlake.infra.config.strict_yaml import parsed
 from slotlake.infra.config.types import Lossy, TypesSection
+from slotlake.infra.config.verify import VerifySection
 from slotlake.spark.storage.location import S3_SCHEMES, Location
 from slotlake.spark.storage.settings import StorageSettings
 
@@ -62,6 +63,7 @@ class PipelineFile(Section):
     state: StateSection = StateSection()
     airflow: AirflowSection = AirflowSection()
     maintenance: MaintenanceSection = MaintenanceSection()
+    verify: VerifySection = VerifySection()
     monitor: MonitorSection = MonitorSection()
     spark: SparkSection = SparkSection()
     path: Annotated[Path, Field(strict=False, exclude=True)]
@@ -283,7 +285,7 @@ _KEYS = frozenset({"access_key", "secret_key", "session_token"})
 STORED_NOTE = ".stored.json"
 _OPTIONAL_SECTIONS = frozenset(
     {
-        *("tables", "changelog", "state", "airflow", "maintenance", "monitor", "spark"),
+        *("tables", "changelog", "state", "airflow", "maintenance", "verify", "monitor", "spark"),
         *(
             "new_tables",
             "on_conflict",

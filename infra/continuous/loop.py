@@ -16,7 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from slotlake.decoder.errors import BusyError, SlotlakeError
 from slotlake.decoder.server.reuse import sessions_go_on
@@ -71,8 +71,23 @@ class RunListener:
     line: Callable[[str], None] = lambda line: None
 
 
+class Verifier(Protocol):
+    """Verifies in the background of a run."""
+
+    def after_batch(self, *, brought: bool) -> None:
+        """Begin a verification, if one is due; called with the pipeline's lock."""
+
+    def end(self) -> None:
+        """End soon."""
+
+
 def run(
-    pipeline: OpenPipeline, limits: RunLimits, bell: Bell, listener: RunListener, progress: Progressing
+    pipeline: OpenPipeline,
+    limits: RunLimits,
+    bell: Bell,
+    listener: RunListener,
+    progress: Progressing,
+    verifier: Verifier | None = None,
 ) -> RunReport:
     """Work until a limit is reached, or the bell is stopped.
 
@@ -82,13 +97,19 @@ def run(
         bell: its `stop` ends the run after the batch at hand.
         listener: who is called.
         progress: called with a line for each longer step.
+        verifier: verifies meanwhile; None: nothing does.
 
     Raises:
         SlotlakeError: something that waiting does not mend, or has not mended in time.
     """
     start = pipeline.position()  # before anything is started: `init` may be missing
     loop = _Loop(pipeline, limits, bell, listener, progress)
-    loop.work(start)
+    loop.verifier = verifier
+    try:
+        loop.work(start)
+    finally:
+        if verifier is not None:
+            verifier.end()
     end = pipeline.position()
     return loop.totals.report(pipeline.name, (start, end), loop.ended_by(end))
 
@@ -106,6 +127,7 @@ class _Loop:
         self._listener, self._progress = listener, progress
         self._watch = WalWatch(pipeline, bell, listener.line)
         self.totals = RunTotals()
+        self.verifier: Verifier | None = None
         self._position = 0
         self._failing_since: float | None = None
         self._stands_by_for: str | None = None
@@ -180,6 +202,8 @@ class _Loop:
             self._watch.begin()
             with sessions_go_on(), catalog_stays_open():
                 report = catch_up(self._pipeline, self._progress, _COMPACT_SECONDS)
+            if self.verifier is not None:
+                self.verifier.after_batch(brought=report.transactions > 0)
             self._position = self._pipeline.position()
             return report
 

@@ -53,6 +53,11 @@ _HELP = {
     "verify_equal": "1 if the last verification found source and lake equal.",
     "verify_differences": "Rows that differed at the last verification.",
     "verify_seconds": "How long the last verification took.",
+    "verify_source_seconds": "For how long the source worked for the last verification.",
+    "verify_tables_different": "Tables that were found different, and not equal since.",
+    "verify_slices": "Slices of tables that are compared one after the other.",
+    "verify_slices_never": "Slices that were never found equal.",
+    "verify_oldest_slice_age_seconds": "Time since the slice was found equal for which that is longest ago.",
     "batches_total": "Published batches with changes.",
     "transactions_total": "Transactions in published batches.",
     "rows_total": "Row changes in published batches.",
@@ -213,6 +218,13 @@ def _add_last(families: _Families, health: Health) -> None:
         families.add("verify_equal", int(verified["equal"]), pipeline=name)
         families.add("verify_differences", verified["differences"], pipeline=name)
         families.add("verify_seconds", verified["seconds"], pipeline=name)
+        families.add("verify_source_seconds", verified.get("source_seconds"), pipeline=name)
+        families.add("verify_tables_different", len(health.unresolved), pipeline=name)
+    if (rolling := health.rolling) is not None:
+        families.add("verify_slices", rolling["slices"], pipeline=name)
+        families.add("verify_slices_never", rolling["never"], pipeline=name)
+        oldest_seconds = max(0.0, health.now - rolling["oldest"])
+        families.add("verify_oldest_slice_age_seconds", oldest_seconds, pipeline=name)
 
 
 def _add_histogram(

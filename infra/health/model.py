@@ -96,9 +96,19 @@ class Health:
         return self.verifications[-1] if self.verifications else None
 
     @property
+    def unresolved(self) -> list[str]:
+        """The tables that differ, as far as verifications know, and were not found equal since."""
+        return [] if self.verified is None else list(self.verified.get("unresolved", ()))
+
+    @property
+    def rolling(self) -> Record | None:
+        """How much the rolling part of verification covers: slices, never, oldest; None without it."""
+        return None if self.verified is None else self.verified.get("rolling")
+
+    @property
     def level(self) -> str:
         """How well it is: one of LEVELS."""
-        if self.verified is not None and not self.verified["equal"]:
+        if self.unresolved or (self.verified is not None and not self.verified["equal"]):
             return "broken"
         if self.seen and self.state not in _CALM:
             return "broken"

@@ -33,19 +33,25 @@ _SAMPLED = (
 )
 
 
-def note_verification(state_dir: Path, report: Report) -> None:
+def note_verification(state_dir: Path, report: Report, more: Mapping[str, Any] | None = None) -> None:
     """Note what a verification has found.
 
     Args:
         state_dir: the pipeline's state folder.
-        report: the comparison of all tables.
+        report: the comparison of tables.
+        more: ``unresolved``: the tables that differ, whether this verification compared those rows or an
+            earlier one; ``rolling``: how much the rolling part covers.
     """
-    journal = Journal(state_dir)
+    journal, more = Journal(state_dir), more or {}
     different = [table for table in report.tables.values() if not table.equal]
     line = {
         "time": round(time.time(), 3),
         "lsn": report.lsn,
+        "scope": report.scope,
         "equal": report.equal,
+        "unresolved": list(more.get("unresolved", ()))[:_TABLES_MAX],
+        "rolling": more.get("rolling"),
+        "source_seconds": report.source_seconds,
         "seconds": round(report.seconds, 3),
         "tables": len(report.tables),
         "rows": sum(table.source_rows for table in report.tables.values()),

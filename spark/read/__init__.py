@@ -1,4 +1,4 @@
 """Reads the lake at one point: rows, analysts' queries, and which queries are allowed.
 
-Others import `duck`, `executors`, `point`, `query`, `result`, `scan` and `table_names`.
+Others import `chosen_rows`, `duck`, `executors`, `point`, `query`, `result`, `scan` and `table_names`.
 """

@@ -1,22 +1,19 @@
 """Reads the lake at one cut: every table at the same LSN of the source.
 
-All pointers are taken in one catalog query, then each table is pinned to a snapshot: its newest one
-at or before the cut's position.  Whatever is published meanwhile changes nothing for this reader.
-
-Rows are read without Spark (spark/read/scan.py): a check of a table must not need a Java, and on one
-machine this is no slower.  Analysts' SQL goes through Spark: spark/read/query.py.
+All pointers are taken in one catalog query, then each table is pinned to a snapshot: its newest one at or
+before the cut's position.  Whatever is published meanwhile changes nothing for this reader.  Rows are read
+without Spark (spark/read/scan.py); analysts' SQL goes through it (spark/read/query.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from slotlake.decoder.lsn import parse_lsn
 from slotlake.spark.catalog import tags as catalog_tags
@@ -39,7 +36,11 @@ from slotlake.spark.tables.schema import LakeColumn, TableSchema, schema_of
 from slotlake.spark.tables.settle import schema_id_at, shape_at
 
 if TYPE_CHECKING:
+    from pyiceberg.expressions import BooleanExpression
+
     from slotlake.spark.read.scan import ScanColumn
+
+    FilesOf = Callable[[Sequence[LakeColumn]], BooleanExpression]
 
 
 @dataclass(frozen=True)
@@ -186,7 +187,7 @@ class ReadPoint:
         return [table for table in self.tables() if (table.schema, table.table) not in self.aside]
 
     def schema(self, table: str) -> TableSchema:
-        """Of a table as PostgreSQL writes its name (``public.orders``, ``"Odd Name"``).
+        """Of a table as PostgreSQL writes it.
 
         Raises:
             KeyError: the cut has no such table.
@@ -226,8 +227,8 @@ class ReadPoint:
         Raises:
             KeyError: no such table, or column.
         """
-        batches = self.text_batches(table, columns)
-        return (row for batch in batches for row in zip(*(c.to_pylist() for c in batch.columns), strict=True))
+        every = self.text_batches(table, columns)
+        return (row for batch in every for row in zip(*(c.to_pylist() for c in batch.columns), strict=True))
 
     def text_batches(self, table: str, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """As :meth:`rows`, in Arrow string columns named by the source's columns.
@@ -235,7 +236,7 @@ class ReadPoint:
         Raises:
             KeyError: no such table, or column.
         """
-        chosen, typed = self._chosen(table, columns)
+        chosen, typed = self.typed_batches(table, columns)
         return (_as_text(batch, chosen) for batch in typed)
 
     def arrow_batches(self, table: str, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
@@ -244,7 +245,7 @@ class ReadPoint:
         Raises:
             KeyError: no such table, or column.
         """
-        return self._chosen(table, columns)[1]
+        return self.typed_batches(table, columns)[1]
 
     def commits(self, above: int | None = None, *, pins: bool = True) -> list[dict[str, Any]]:
         """The consistency points up to this one, oldest first, as rows of `commits`.
@@ -314,10 +315,14 @@ class ReadPoint:
         typed = scan(self.pinned[name].location, self._snapshot_id(name), scan_columns, HOLDS)
         return (_as_text(batch, chosen) for batch in typed)
 
-    def _chosen(
-        self, table: str, columns: Sequence[str] | None
+    def typed_batches(
+        self, table: str, columns: Sequence[str] | None, files: FilesOf | None = None
     ) -> tuple[list[tuple[LakeColumn, bool]], Iterator[pa.RecordBatch]]:
-        """The columns to read, whether each has a companion, and the batches that hold them."""
+        """The columns to read, whether each has a companion, and the batches that have them.
+
+        Args:
+            files: what holds of the bounds of the files that are read, of these columns; None: of all files.
+        """
         from slotlake.spark.read.scan import scan
 
         name = self.find(table)
@@ -330,7 +335,8 @@ class ReadPoint:
             by_name = {column.name: column for column in present}
             present = [by_name[column] for column in columns]
         chosen, scan_columns = _scan_columns(ids, present)
-        return chosen, scan(self.pinned[name].location, self._snapshot_id(name), scan_columns)
+        of_files = () if files is None else (files(present),)
+        return chosen, scan(self.pinned[name].location, self._snapshot_id(name), scan_columns, *of_files)
 
     def marked_rows(self, table: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch] | None:
         """The rows that the source deleted and a mirror still has, marked; as :meth:`text_batches`.
@@ -359,14 +365,7 @@ class ReadPoint:
         chosen, scan_columns = _scan_columns(ids, [by_name[column] for column in names])
         scan_columns.append(ScanColumn(ids[soft_deletes.DELETED], pa.field(soft_deletes.DELETED, pa.bool_())))
         batches = scan(self.pinned[name].location, self._snapshot_id(name), scan_columns)
-        return chosen, (_with_state(batch, deleted) for batch in batches)
-
-
-def _with_state(batch: pa.RecordBatch, deleted: bool) -> pa.RecordBatch:
-    """The rows that have the mark, or do not have it, without the column of it."""
-    is_deleted = batch.column(batch.num_columns - 1)
-    wanted = is_deleted if deleted else pc.invert(is_deleted)
-    return batch.select(range(batch.num_columns - 1)).filter(wanted)
+        return chosen, (soft_deletes.with_state(batch, deleted) for batch in batches)
 
 
 def _scan_columns(

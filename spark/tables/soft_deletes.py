@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from slotlake.decoder.errors import PipelineFileError
 from slotlake.spark.names import postgres_name, quote
 
@@ -97,3 +100,10 @@ def superseded(branch: str, key: Iterable[str]) -> str:
 
 def _moment(time: datetime) -> str:
     return f"TIMESTAMP'{time.isoformat(sep=' ', timespec='microseconds')}'"
+
+
+def with_state(batch: pa.RecordBatch, deleted: bool) -> pa.RecordBatch:
+    """The rows that have the mark, or do not have it, without its column, which is the last."""
+    is_deleted = batch.column(batch.num_columns - 1)
+    wanted = is_deleted if deleted else pc.invert(is_deleted)
+    return batch.select(range(batch.num_columns - 1)).filter(wanted)

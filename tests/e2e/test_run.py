@@ -19,8 +19,11 @@ import pytest
 from slotlake import Pipeline
 from slotlake.decoder.errors import LakeError, SlotError, SourceError
 from slotlake.decoder.lsn import parse_lsn
+from slotlake.expectations.scopes import key_rows
+from slotlake.infra.care import background
 from slotlake.infra.continuous import loop
 from slotlake.infra.continuous.loop import RunLimits, RunListener
+from slotlake.infra.journal.journal import Journal
 from slotlake.infra.local.postgres import temporary_postgres
 from slotlake.infra.reports import RunReport, SyncReport
 from slotlake.infra.source.bell import Bell
@@ -272,3 +275,47 @@ def test_trouble_of_one_table_does_not_end_it(database: Database, session: Any, 
             running.until(
                 lambda: any(r.set_aside for r in running.reports), "the run says that a is set aside"
             )
+
+
+def test_changed_rows_are_verified_after_batches(
+    database: Database, session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run compares in the background what changed, and batches go on meanwhile."""
+    _tables(database)
+    file = pipeline_file(
+        tmp_path, database, TABLES, extra="verify: {changed: every_batch, source_load: 0.5}\n"
+    )
+    with Pipeline.open(file) as pipeline:
+        pipeline.init()
+        remote = pipeline.remote
+    journal = Journal(pipeline.file.state_dir)
+    waiting, go_on, compare = threading.Event(), threading.Event(), key_rows.compare_keys
+
+    def slow(*arguments: Any) -> Any:
+        waiting.set()
+        assert go_on.wait(60)
+        return compare(*arguments)
+
+    monkeypatch.setattr("slotlake.infra.care.comparing.compare_keys", slow)
+    monkeypatch.setattr(background, "_LOOP_SHARE", 1.0)  # the next one begins at once
+    with Running(file, RunLimits(), remote) as running:
+        database.execute("UPDATE a SET v = 'w' WHERE id <= 50")
+        running.until(waiting.is_set, "a verification")
+        database.execute("UPDATE a SET v = 'meanwhile' WHERE id <= 60")
+        before = len(running.reports)
+        running.until(lambda: len(running.reports) > before, "a batch while a verification reads")
+        assert journal.verifications.newest() == []
+        go_on.set()
+        running.until(lambda: len(journal.verifications.newest(9)) > 1, "two verifications")
+        lines = journal.verifications.newest(9)
+        assert [(line["equal"], line["scope"]) for line in lines] == [(True, "changed")] * len(lines)
+        assert sum(line["rows"] for line in lines) >= 110
+        with Pipeline.open(file, remote=remote) as other, other.exclusively(30):
+            other.session.sql("UPDATE lake.shop.a SET v = 'wrong' WHERE id = 7").collect()
+        database.execute("UPDATE a SET v = 'again' WHERE id = 8")  # 7 did not change since
+        database.execute("INSERT INTO b SELECT g, 'v' FROM generate_series(1, 9) g")
+        running.until(lambda: len(journal.verifications.newest(99)) > len(lines), "one more")
+        assert all(line["equal"] for line in journal.verifications.newest(99))
+        running.bell.stop()
+        running.end()
+    assert not [line for line in running.lines if "verified" in line or "differ" in line]

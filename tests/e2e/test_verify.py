@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,8 +12,12 @@ from typing import Any
 import pytest
 
 from slotlake import Pipeline
+from slotlake.decoder.errors import PipelineFileError
+from slotlake.decoder.lsn import parse_lsn
+from slotlake.expectations.lake_side import LakeTable
 from slotlake.infra.care.verification import summary
 from slotlake.infra.cli.main import main
+from slotlake.infra.journal.journal import Journal
 from tests.conftest import Database
 from tests.e2e.oracle import pipeline_file
 
@@ -88,3 +93,101 @@ def _write(database: Database, stopped: Callable[[], bool]) -> None:
                 f"BEGIN; INSERT INTO t VALUES ({10_000 + number}, 'w', 0);"
                 f"UPDATE t SET n = n + 1 WHERE id = {number % 2000 + 1}; COMMIT"
             )
+
+
+def test_changed_rows_are_compared_by_key(opened: tuple[Database, Any]) -> None:
+    database, pipeline = opened
+    first = pipeline.verify("changed")  # all that the change log has: nothing yet
+    assert (first.equal, first.scope, first.tables) == (True, "changed", {})
+    database.execute(
+        "UPDATE t SET v = 'new' WHERE id IN (3, 4); UPDATE t SET id = 3000 WHERE id = 5;"
+        "DELETE FROM t WHERE id = 6; INSERT INTO t VALUES (3001, NULL, 1)"
+    )
+    report = pipeline.verify("changed")
+    assert report.equal
+    table = report.tables["public.t"]
+    assert (table.source_rows, table.lake_rows) == (4, 4)  # 3, 4, 3000, 3001; not 5 and 6
+    assert table.compared.startswith("6 keys changed since ")
+    assert set(report.tables) == {"public.t"}
+    assert pipeline.verify("changed").tables == {}
+
+
+def test_a_changed_row_that_differs_is_reported_until_it_is_repaired(opened: tuple[Database, Any]) -> None:
+    database, pipeline = opened
+    assert pipeline.verify().equal
+    pipeline.session.sql(
+        "UPDATE lake.shop.t SET v = 'x' WHERE id = 7"
+    ).collect()  # did not change at the source
+    database.execute("UPDATE t SET v = 'new' WHERE id IN (8, 9); DELETE FROM t WHERE id = 10")
+    pipeline.sync()
+    assert pipeline.verify("changed", ["t"]).equal
+    database.execute("UPDATE t SET n = 0 WHERE id = 8")
+    pipeline.sync()
+    pipeline.session.sql("UPDATE lake.shop.t SET v = 'y' WHERE id = 8").collect()
+    for _ in range(2):  # the second time nothing has changed since, and it is reported all the same
+        report = pipeline.verify("changed")
+        found = [(d.kind, dict(d.key), d.columns) for d in report.tables["public.t"].differences]
+        assert found == [("different", {"id": "8"}, ("v",))]
+    assert _line(pipeline)["unresolved"] == ["public.t"]
+    assert set(_keys(pipeline.verify("full", ["public.t"]))) == {"7", "8"}
+    pipeline.backfill("t")
+    assert pipeline.verify("full", ["t"]).equal
+    assert (_line(pipeline)["unresolved"], _line(pipeline)["scope"]) == ([], "full")
+    assert pipeline.verify("changed").equal
+    with pytest.raises(PipelineFileError, match="no table elsewhere can be verified"):
+        pipeline.verify(tables=["elsewhere"])
+
+
+def test_what_the_change_log_cannot_say(
+    opened: tuple[Database, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    database, pipeline = opened
+    database.execute("CREATE TABLE bag (v text); ALTER TABLE bag REPLICA IDENTITY FULL")
+    database.execute(f"ALTER PUBLICATION {pipeline.file.source.publications[0]} ADD TABLE bag")
+    pipeline.sync()
+    assert pipeline.verify().equal
+    database.execute("INSERT INTO bag VALUES ('a'); TRUNCATE t; INSERT INTO t VALUES (1, 'again', 0)")
+    report = pipeline.verify("changed")
+    assert report.equal
+    assert "has no key" in report.tables["public.bag"].left
+    assert "all rows, because since" in report.tables["public.t"].compared
+    assert "truncated" in report.tables["public.t"].compared
+    database.execute("UPDATE t SET n = 1; INSERT INTO t VALUES (2, '', 0)")
+    pipeline.sync()
+    for batch in pipeline.file.changelog_dir.iterdir():
+        shutil.rmtree(batch)
+    database.execute("INSERT INTO t VALUES (3, '', 0)")
+    capsys.readouterr()
+    assert main(["verify", str(pipeline.file.path), "--changed", "--table", "t"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "1 keys changed since" in printed
+    assert "the change log has no changes from" in printed
+    assert main(["verify", str(pipeline.file.path), "--changed", "--full"]) == PipelineFileError.exit_code
+
+
+def test_batches_go_on_while_a_verification_reads(
+    opened: tuple[Database, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database, pipeline = opened
+    positions, sums = [], LakeTable.sums
+
+    def published_meanwhile(table: LakeTable) -> Any:
+        with Pipeline.open(pipeline.file.path, remote=pipeline.remote) as other:
+            database.execute("UPDATE t SET v = 'meanwhile' WHERE id <= 100")
+            positions.append(other.sync().lsn)
+            other.maintain("t")
+        return sums(table)
+
+    monkeypatch.setattr(LakeTable, "sums", published_meanwhile)
+    report = pipeline.verify()
+    assert report.equal
+    assert len(positions) == 2
+    assert all(parse_lsn(lsn) > parse_lsn(report.lsn) for lsn in positions)
+
+
+def _line(pipeline: Any) -> dict[str, Any]:
+    return dict(Journal(pipeline.file.state_dir).verifications.newest()[0])
+
+
+def _keys(report: Any) -> list[str]:
+    return [dict(each.key)["id"] for each in report.tables["public.t"].differences]

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from slotlake.expectations.results import ASIDE, LOCKED
+from slotlake.expectations.results import ASIDE, CHANGED, FULL, LOCKED, ROLLING
 from slotlake.infra.cli.output import LINES_MAX, lines_of, set_aside_lines, warning_lines
 
 if TYPE_CHECKING:
@@ -132,7 +132,10 @@ def conflict_counts(counts: Mapping[str, int]) -> str:
 
 def verify_text(report: Verification, console: Console) -> None:
     """Print one line per table, those that differ first, then the differences."""
-    table = Table(title=f"source and lake at {report.lsn}")
+    if not report.tables:
+        console.print(f"source and lake at {report.lsn}: {_NOTHING[report.scope]}")
+        return
+    table = Table(title=f"source and lake at {report.lsn}{_OF[report.scope]}")
     for name in ("table", "rows in source", "rows in lake", "result"):
         table.add_column(name, justify="right" if name.startswith("rows") else "left")
     ordered = sorted(report.tables.items(), key=lambda item: item[1].equal)
@@ -144,11 +147,23 @@ def verify_text(report: Verification, console: Console) -> None:
         different = sum(not result.equal for result in others)
         console.print(f"  {len(others):,} more tables, {different:,} of them not equal; --json has all")
     for name, result in shown.items():
+        for words in filter(None, (result.compared, result.left)):
+            console.print(f"  {escape(name)}: {escape(words)}")
         for difference in result.differences:
             console.print(f"  {escape(name)}: {escape(str(difference))}")
 
 
+_OF = {FULL: "", CHANGED: ": rows that changed", ROLLING: ": slices whose turn it is"}
+_NOTHING = {
+    FULL: "the lake has no tables to compare",
+    CHANGED: "no row has changed since its table was found equal",
+    ROLLING: "no slice has its turn yet",
+}
+
+
 def _verdict(result: TableResult) -> str:
+    if result.left:
+        return "[yellow]not compared[/yellow]"
     if result.equal:
         return "[green]equal[/green]"
     unequal = "set aside" if ASIDE in result.totals else "locked" if LOCKED in result.totals else "different"

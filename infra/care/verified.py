@@ -1,0 +1,59 @@
+"""What was verified of each table, and when: the note ``verified.json`` in a pipeline's state.
+
+It outlives a worker, as all notes of the state do (docs/workers.md).  Invariant: it only says what was found
+equal.  A table, or a slice of one, that differed keeps what was noted before, so the next verification of the
+same kind compares the same rows again.  If the note is lost, rows are compared once more than needed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from slotlake.infra.state_file import StateFile
+
+if TYPE_CHECKING:
+    from slotlake.infra.config.pipeline_file import PipelineFile
+    from slotlake.infra.pipeline_open import OpenPipeline
+
+_NOTE, _LOCK = "verified.json", "verified.lock"
+_WAIT_SECONDS = 60.0
+
+
+def read_verified(file: PipelineFile) -> dict[str, Any]:
+    """Return the note: ``tables`` by the source's name, ``open`` differences, ``credit_from``."""
+    return _whole(StateFile(file.state_dir / _NOTE).mapping())
+
+
+@contextmanager
+def changed_verified(pipeline: OpenPipeline) -> Iterator[dict[str, Any]]:
+    """Lend the note for a change, and write it.
+
+    Args:
+        pipeline: a pipeline whose lock this run does not have.
+
+    Raises:
+        BusyError: the state is in an object store, and another run works on the pipeline for too long.
+        OSError: it cannot be written.
+    """
+    folder = pipeline.file.state_dir
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+    with ExitStack() as resources:
+        resources.callback(os.close, handle)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        if pipeline.state is not None:  # its notes are written only by who has the lock
+            resources.enter_context(pipeline.locks.taken("verify", _WAIT_SECONDS))
+            pipeline.state.refresh()
+        note = StateFile(folder / _NOTE)
+        content = _whole(note.mapping())
+        yield content
+        note.write(content)
+
+
+def _whole(content: dict[str, Any]) -> dict[str, Any]:
+    parts = {name: content.get(name) for name in ("tables", "open")}
+    return {**content, **{name: part if isinstance(part, dict) else {} for name, part in parts.items()}}
