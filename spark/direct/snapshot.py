@@ -4,8 +4,8 @@ As Iceberg 1.12 commits a MERGE of a table of format 3: a data file has at most 
 replaces; files that stay are listed again with the numbers that they have (Iceberg table spec, "Manifests").
 A data file of which no row is left leaves the table with its vector.
 
-Invariant: nothing leads to what is written before the catalog has the metadata; so all of it is written at
-the same time.
+Invariant: nothing leads to what is written before the catalog has the metadata; so whoever calls may have all
+of it written at the same time.
 """
 
 from __future__ import annotations
@@ -108,10 +108,9 @@ def with_snapshot(metadata: Metadata, live: Live, change: Change, entries: Mappi
         "manifest-list": f"{metadata['location']}/metadata/snap-{number}-1-{uuid.uuid4()}.avro",
         "schema-id": metadata["current-schema-id"],
     }
-    with lake_files.side_by_side():
-        files = _files(metadata, live, change)
-        manifests = _manifests(metadata, snapshot, live, files)
-        snapshot = write_list(FORMAT, snapshot, manifests)
+    files = _files(metadata, live, change)
+    manifests = _manifests(metadata, snapshot, live, files)
+    snapshot = write_list(FORMAT, snapshot, manifests)
     snapshot["summary"] = {**_summary(catalog_metadata.summary(before), files), **entries}
     grown = {
         **metadata,

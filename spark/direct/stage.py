@@ -17,6 +17,7 @@ import pyarrow as pa
 from slotlake.decoder.compiled.arrays import nulls
 from slotlake.decoder.errors import LakeError
 from slotlake.decoder.failpoints import reach
+from slotlake.spark import lake_files
 from slotlake.spark.catalog.base import load_one
 from slotlake.spark.catalog.open import PointerMovedError, open_catalog
 from slotlake.spark.direct.choice import ALWAYS, SWITCH, mode, require_suitable
@@ -157,9 +158,10 @@ class _Staging:
         rows = with_packed(rows, self._reading, packed, deleted)
         change = Change(rows, deleted, packed)
         with open_catalog(work.lake) as catalog:
-            staged = self._shaped(with_snapshot(self._metadata, self._live, change, entries))
+            with lake_files.side_by_side():
+                staged = with_snapshot(self._metadata, self._live, change, entries)
+                move = catalog.prepared(work.table, self._shaped(staged))
             reach("apply.mid_merge")
-            move = catalog.prepared(work.table, staged)
             try:
                 catalog.move([move])
             except PointerMovedError as error:

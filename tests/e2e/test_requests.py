@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 from slotlake import Pipeline
 from slotlake.bench.requests import Forwarder, Request, counted, one_after_another
 from slotlake.infra.local.object_store import LocalObjectStore
+from slotlake.spark.direct.choice import ALWAYS, NEVER, SWITCH
 from tests.conftest import Database
 from tests.e2e.oracle import assert_equal, pipeline_file
 from tests.storage import IN_NESSIE, IN_S3, ON_REST, moved_to
@@ -40,6 +42,24 @@ EXPECTED = Counter(
         "slotlake: PUT metadata file of commits": 1,
     }
 )
+# docs/adr/0064: the same change, staged without Spark.
+EXPECTED_DIRECTLY = Counter(
+    {
+        "slotlake: HEAD metadata file": 1,
+        "slotlake: GET data file": 1,
+        "slotlake: GET vectors": 1,
+        "slotlake: PUT data file": 1,
+        "slotlake: PUT vectors": 1,
+        "slotlake: PUT manifest": 2,
+        "slotlake: PUT list of manifests": 1,
+        "slotlake: PUT metadata file": 2,
+        "slotlake: PUT data file of commits": 1,
+        "slotlake: PUT manifest of commits": 1,
+        "slotlake: PUT list of manifests of commits": 1,
+        "slotlake: PUT metadata file of commits": 1,
+    }
+)
+CHAIN_DIRECTLY = 5  # look, read, write what is staged, write the publication: 4 on a quiet machine
 # 20 to 22 on a quiet machine; the files of a publication in turn would be four more.
 CHAIN = 23
 
@@ -60,7 +80,12 @@ def _requests(way: Forwarder, pipeline: Pipeline, database: Database, row: int) 
 
 @pytest.mark.skipif(IN_S3 or IN_NESSIE or ON_REST, reason="it counts with a catalog in SQLite")
 def test_a_sync_of_one_row(
-    database: Database, object_store: LocalObjectStore, way: Forwarder, connect: str, tmp_path: Path
+    database: Database,
+    object_store: LocalObjectStore,
+    way: Forwarder,
+    connect: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     database.execute(
         "CREATE TABLE one (id int PRIMARY KEY, v int);"
@@ -72,14 +97,20 @@ def test_a_sync_of_one_row(
     file.write_text(file.read_text().replace(json.dumps(object_store.endpoint), endpoint))
     with Pipeline.open(file, remote=connect) as pipeline:
         pipeline.init()
-        for row in (1, 2):
-            _requests(way, pipeline, database, row)
-        way.latency_seconds = 0.01
-        for row in (3, 4):  # a request that is made again is one more, which says nothing
-            taken = _requests(way, pipeline, database, row)
-            if counted(taken) == EXPECTED:
-                break
-        way.latency_seconds = 0.0
-        assert counted(taken) == EXPECTED
-        assert one_after_another(taken) <= CHAIN
+        rows = itertools.count(1)
+        for mode, expected, chain in (
+            (NEVER, EXPECTED, CHAIN),
+            (ALWAYS, EXPECTED_DIRECTLY, CHAIN_DIRECTLY),
+        ):
+            monkeypatch.setenv(SWITCH, mode)
+            for row in itertools.islice(rows, 2):
+                _requests(way, pipeline, database, row)
+            way.latency_seconds = 0.01
+            for row in itertools.islice(rows, 2):  # one that is made again says nothing
+                taken = _requests(way, pipeline, database, row)
+                if counted(taken) == expected:
+                    break
+            way.latency_seconds = 0.0
+            assert counted(taken) == expected
+            assert one_after_another(taken) <= chain
         assert_equal(database, pipeline, ["one"])
