@@ -244,7 +244,9 @@ def _running(worker: Worker, log: Path) -> Iterator[subprocess.Popen[str]]:
 def _until(true: Callable[[], bool], what: str, logs: Sequence[Path]) -> None:
     deadline = time.monotonic() + 120
     while not true():
-        assert time.monotonic() < deadline, (what, [log.read_text()[-3000:] for log in logs if log.exists()])
+        if time.monotonic() > deadline:
+            said = [log.read_text()[-3000:] for log in logs if log.exists()]
+            pytest.fail("\n".join([f"not reached: {what}", *said]))
         time.sleep(0.1)
 
 
