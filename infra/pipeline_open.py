@@ -385,5 +385,6 @@ def lake_settings(file: PipelineFile) -> LakeSettings:
         storage=file.lake_storage(),
         exchange=file.state_dir / "exchange",
         views=lake.views,
+        shared=file.shares_state,
         slice_bytes=file.spark.memory_mb << 20,
     )

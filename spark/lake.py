@@ -91,6 +91,7 @@ class LakeSettings:
         exchange: a folder for files that pass between processes of this machine, where the warehouse is not a
             folder itself.
         views: are there namespaces whose tables are pinned to a point?
+        shared: do several machines work on it, so that ranges of a copy must not stay on one?
         slice_bytes: so much memory this process may take for the changes that it folds at a time.
     """
 
@@ -110,6 +111,7 @@ class LakeSettings:
     storage: StorageSettings = field(default_factory=StorageSettings)
     exchange: Path | None = None
     views: bool = False
+    shared: bool = False
     slice_bytes: int = 640 << 20
 
     def format_of(self, table: str) -> int:

@@ -1,4 +1,4 @@
-"""Commands that run a pipeline: init, sync, run, pull, verify."""
+"""Commands that run a pipeline: init, copy-worker, sync, run, pull, verify."""
 
 from __future__ import annotations
 

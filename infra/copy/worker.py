@@ -228,8 +228,6 @@ class _Helping:
                 entry = recorded[table.relation_id]
                 if own != entry.fingerprint:
                     self.leave_out(table.quoted, "it is not as init has seen it")
-                elif target.final is None and lake.is_in_bucket:
-                    self.leave_out(table.quoted, "its ranges stay on one machine until they are sorted")
                 else:
                     works.append(TableWork(table, schema, target, own, list(entry.parts)))
         return works

@@ -225,7 +225,7 @@ class InitialCopy:
                 catalog.drop_namespace(namespace)
         for name in [*hidden, commits_name(self._lake.namespace)]:
             remove_marker(table_directory(self._lake, name))
-            remove_ranges(self._lake, name)
+            remove_ranges(self._lake, name, hidden[name].metadata if name in hidden else None)
         return Published(point, point.position, False, {str(name): id_ for name, id_ in snapshots.items()})
 
     def _fill_own_columns(self, point: Point) -> None:

@@ -29,7 +29,7 @@ from slotlake.spark.tables.schema import PIPELINE_PROPERTY, TableSchema
 
 _MARKER = ".slotlake-copying"
 _DATA = "data"
-_AGAIN = "data-again"
+_AGAIN, _RANGES = "data-again", "ranges"
 RetainedFiles = Mapping[LakeName, Collection[str]]
 Names = Collection[str] | None
 _NO_FILES: RetainedFiles = {}
@@ -139,8 +139,8 @@ class CopyTarget:
 def copy_target(lake: LakeSettings, name: LakeName, metadata: Metadata, schema: TableSchema) -> CopyTarget:
     """Return the target for a hidden table's files.
 
-    Those of a table that is partitioned or sorted are read once more (`spark.copy.spread`), and stay on this
-    machine until the table is published.
+    Those of a table that is partitioned or sorted are read once more (`spark.copy.spread`). Until the table
+    is published they stay on this machine, or next to the table's data if several machines work on the lake.
 
     Args:
         lake: the lake.
@@ -162,8 +162,14 @@ def copy_target(lake: LakeSettings, name: LakeName, metadata: Metadata, schema: 
         exact_field_ids={column.name: ids[column.exact_name] for column in inexact},
         representations={column.name: column.representation for column in schema.columns if column.form},
         inner_ids={c.name: inner_ids(metadata, c.lake_name) for c in schema.columns if c.form},
-        final=final if final.is_in_bucket and not on_the_way else None,
+        final=_final(lake, final, on_the_way=on_the_way),
     )
+
+
+def _final(lake: LakeSettings, data: Location, *, on_the_way: bool) -> Location | None:
+    if not data.is_in_bucket or (on_the_way and not lake.shared):
+        return None
+    return data.parent / _RANGES if on_the_way else data
 
 
 def _ranges(lake: LakeSettings, name: LakeName) -> Path:
@@ -171,13 +177,17 @@ def _ranges(lake: LakeSettings, name: LakeName) -> Path:
     return exchange.exchange_path(lake, "copying", name.namespace, name.table)
 
 
-def remove_ranges(lake: LakeSettings, name: LakeName) -> None:
-    """Remove what a copy of a table left on this machine.
+def remove_ranges(lake: LakeSettings, name: LakeName, metadata: Metadata | None = None) -> None:
+    """Remove what a copy of a table left on this machine, or next to the table's data.
 
     Args:
         lake: the lake.
         name: the table.
+        metadata: of the table that was published.
     """
+    if metadata is not None and lake.shared and lake.is_in_bucket and is_laid_out(metadata):
+        for folder in (_RANGES, _AGAIN):
+            lake_files.remove_tree(table_directory(lake, name) / folder)
     if not lake.is_in_bucket or lake.exchange is not None:
         exchange.remove_directory(_ranges(lake, name))
 
@@ -282,8 +292,8 @@ def _clear(location: Location, retained: Collection[str]) -> None:
     if not retained:
         lake_files.remove_tree(location)
         return
-    data = canonical(location / _DATA)
-    stays = {canonical(location / _MARKER), *(data / name for name in retained)}
+    folders = [canonical(location / folder) for folder in (_DATA, _RANGES)]
+    stays = {canonical(location / _MARKER), *(folder / name for folder in folders for name in retained)}
     stored = (file.location for file in lake_files.files(location))
     lake_files.remove([each for each in stored if canonical(each) not in stays])
 

@@ -24,7 +24,7 @@ from slotlake.infra.reports import CopyWorkerReport
 from slotlake.spark import lake_files
 from tests.conftest import Database, fresh_database
 from tests.e2e.oracle import assert_equal, pipeline_file
-from tests.e2e.test_init_resumed import COMMAND, PART_BYTES, TABLES, fill, write
+from tests.e2e.test_init_resumed import COMMAND, PART_BYTES, TABLES, Killed, fill
 from tests.e2e.test_workers import shared_file
 from tests.storage import needs_a_folder
 from tests.workers import Worker, ended, needs_namespaces
@@ -35,14 +35,14 @@ LONG = pytest.mark.skipif(not os.environ.get("SLOTLAKE_TEST_LONG"), reason="SLOT
 
 def _killed_helper(file: Path, failpoint: str) -> int:
     """The process id of one that helped, as another machine would that mounts the same folders."""
-    code = f"import sys; sys.argv[1:] = ['copy-worker', {str(file)!r}, '--wait', '60']; {COMMAND}"
+    code = f"import sys; sys.argv[1:] = ['copy-worker', {str(file)!r}, '--wait', '120']; {COMMAND}"
     process = subprocess.Popen(
         [sys.executable, "-c", code],
         env={**os.environ, "SLOTLAKE_FAILPOINT": failpoint},
         stderr=subprocess.PIPE,
         text=True,
     )
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=180)
     assert process.returncode == -9, errors
     return process.pid
 
@@ -74,7 +74,7 @@ def test_a_helper_is_killed_and_another_goes_on(
         left_by_killed.extend(_files(tmp_path, f"-{pids[0]:x}-"))
         helped.append(pool.submit(_help, file))
         record = CopyRecord(tmp_path / "shared" / "shop" / "copying", shared=True)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while sum(len(table.files) for table in record.tables.values()) < 8:
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -103,6 +103,9 @@ SLOW = (
 )
 
 
+PARTITIONED = "partition_by: ['bucket(4, id)']"
+
+
 @LONG
 @needs_namespaces
 def test_machines_without_a_shared_disk(
@@ -119,6 +122,7 @@ def test_machines_without_a_shared_disk(
     with fresh_database(pg) as catalog:
         place = (database, catalog, object_store, tmp_path.name)
         file = shared_file(tmp_path / "files", *place, tables=[], source="copy_workers: 1")
+        file.write_text(file.read_text().replace("tables:\n", f"tables:\n  public.big: {{{PARTITIONED}}}\n"))
         one, two, three, four = (
             Worker(file, {"SLOTLAKE_SPARK_REMOTE": connect}, SLOW, name)
             for name in ("one", "two", "three", "four")
@@ -127,7 +131,7 @@ def test_machines_without_a_shared_disk(
         helper = three.begin("copy-worker", "--wait", "200", "--json")
         assert one.run("init", failpoint="init.part_done:12").returncode == -9
         assert ended(killed).returncode == -9
-        write(database, 1)
+        _write(database, 1)
         seen = four.step("status")
         assert seen["state"] == "initial copy unfinished", seen
         with Pipeline.open(file, remote=connect) as here:
@@ -136,7 +140,7 @@ def test_machines_without_a_shared_disk(
         again = four.begin("init", "--json")
         for number in range(2, 5):
             time.sleep(1)
-            write(database, number)
+            _write(database, number)
         made, helped = ended(again), ended(helper)
         assert (made.returncode, helped.returncode) == (0, 0), (made.stderr, helped.stderr)
         report = json.loads(made.stdout)
@@ -154,12 +158,77 @@ def test_machines_without_a_shared_disk(
             here.drop(lake=True)
 
 
+@LONG
+def test_in_a_store_with_a_partitioned_table(
+    database: Database,
+    object_store: LocalObjectStore,
+    pg: Any,
+    connect: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The machine that runs `init` ends in the middle; the next one keeps the ranges of the helper too."""
+    monkeypatch.setattr("slotlake.infra.config.pipeline_file._cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr("slotlake.decoder.copy.parts.PART_BYTES", PART_BYTES)
+    database.execute(
+        "CREATE TABLE big (id int PRIMARY KEY, v int, t text);"
+        "INSERT INTO big SELECT i, i, repeat(md5(i::text), 4) FROM generate_series(1, 9000) i"
+    )
+
+    def ends_after_others() -> None:
+        helped.append(pool.submit(_help, file))
+        record = CopyRecord(first.file.state_dir / "copying", shared=True)
+        deadline = time.monotonic() + 180
+        while sum(len(table.files) for table in record.tables.values()) < 5:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        database.execute("UPDATE big SET v = -v, id = id + 50000 WHERE id % 100 = 7")
+        raise Killed
+
+    helped: list[Future[CopyWorkerReport]] = []
+    with fresh_database(pg) as catalog, ThreadPoolExecutor() as pool:
+        place = (database, catalog, object_store, tmp_path.name)
+        file = shared_file(tmp_path / "files", *place, tables=["big"], source="copy_workers: 1")
+        file.write_text(file.read_text().replace("  'big': {}", f"  'big': {{{PARTITIONED}}}"))
+        killed = pytest.raises(Killed)
+        with (
+            Pipeline.open(file, remote=connect) as first,
+            happening("init.part_done", ends_after_others),
+            killed,
+        ):
+            first.init()
+        with Pipeline.open(file, remote=connect) as second:
+            [big] = second.init().tables
+            assert big.ranges > 8
+            assert big.ranges_kept >= 5, big
+            assert helped[0].result().ranges >= 4
+            assert_equal(database, second, ["big"])
+            stored = [file.location for file in lake_files.files(second.lake.root)]
+            assert [each for each in stored if "/big/data/" in each and "id_bucket" not in each]
+            assert not [each for each in stored if "/big/ranges/" in each or "/big/data-again/" in each]
+            second.drop(lake=True)
+
+
+def _write(database: Database, number: int) -> None:
+    """Few rows, so that no table is copied again: changed, moved, with another key, gone, and new ones."""
+    database.execute(
+        f"UPDATE big SET v = v + 1, t = 'short' WHERE id % 97 = {number};"
+        f"UPDATE big SET id = id + 100000 WHERE id % 1009 = {number};"
+        f"DELETE FROM big WHERE id % 211 = {number};"
+        f"INSERT INTO big SELECT {10000 * number} + i, -{number}, 'new' FROM generate_series(0, 30) i;"
+        f"UPDATE odd SET t = 'changed {number}' WHERE n > 399 AND n < 399 + {number};"
+        f"UPDATE parts SET id = id + 5000 WHERE id BETWEEN {100 * number} AND {100 * number + 20};"
+        f"INSERT INTO log VALUES ({number}, 'late')"
+    )
+
+
 def _require_no_spare_files(pipeline: Pipeline) -> None:
     """Each range that was copied is in one file of the table's folder."""
     stored = [file.location for file in lake_files.files(pipeline.lake.root)]
     copied = [each for each in stored if each.name.startswith("copy-")]
     ranges = Counter((each.parent, each.name[:10]) for each in copied)
     assert ranges
+    assert not [each for each in stored if "/big/ranges/" in each or "/big/data-again/" in each]
     assert set(ranges.values()) == {1}, ranges
 
 
