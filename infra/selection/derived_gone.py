@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 from slotlake.decoder.lsn import format_lsn
@@ -35,12 +35,20 @@ class Gone:
         dropped: somebody dropped it; else the lake never had it, and it could not be begun.
         directory: where files are in the way of a new one; empty if none are.
         begun: the LSN at which it began again, as text; empty before.
+        returned: it is in the lake again, and begin_modes has not made it: its mirror was copied again, or
+            somebody has registered it.
     """
 
     mirror: str
     dropped: bool
     directory: str = ""
     begun: str = ""
+    returned: bool = False
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the lake has it again."""
+        return bool(self.begun) or self.returned
 
     def what(self, name: str) -> str:
         """Return in words what happened to the table.
@@ -50,6 +58,8 @@ class Gone:
         """
         if not self.dropped:
             return f"{name}, which the pipeline file asks for, could not be begun"
+        if self.returned:
+            return f"{name} had been dropped from the catalog by someone else, and is there again"
         lost = f"{name} was dropped from the catalog by someone else, with all that it had of the past"
         return f"{lost}; it began again at {self.begun}" if self.begun else f"{lost}; {self.mirror} goes on"
 
@@ -97,8 +107,9 @@ def note_dropped(pipeline: OpenPipeline, names: Collection[LakeName]) -> None:
         names: of derived tables that the lake lacks.
     """
     noted = gone_tables(pipeline)
+    known = {name for name, gone in noted.items() if not gone.is_there}
     new = {str(name): Gone(postgres_name(*of), True) for name, of in asked_for(pipeline, names).items()}
-    _write(pipeline, {**noted, **{name: gone for name, gone in new.items() if name not in noted}})
+    _write(pipeline, {**noted, **{name: gone for name, gone in new.items() if name not in known}})
 
 
 def note_in_the_way(pipeline: OpenPipeline, directories: Mapping[LakeName, str]) -> None:
@@ -111,19 +122,20 @@ def note_in_the_way(pipeline: OpenPipeline, directories: Mapping[LakeName, str])
     noted = {name: replace(gone, directory="") for name, gone in gone_tables(pipeline).items()}
     for name, source in asked_for(pipeline, directories).items():
         before = noted.get(str(name), Gone(postgres_name(*source), dropped=False))
-        noted[str(name)] = replace(before, directory=directories[name])
+        noted[str(name)] = replace(before, directory=directories[name], begun="", returned=False)
     _write(pipeline, noted)
 
 
-def forget(pipeline: OpenPipeline, present: Collection[LakeName]) -> None:
-    """Take tables off the list that the lake has again, or that the pipeline file asks for no longer.
+def note_present(pipeline: OpenPipeline, present: Collection[LakeName]) -> None:
+    """Note which tables on the list the lake has again.
 
     Args:
         pipeline: the pipeline.
         present: the lake's tables.
     """
     names = {str(name) for name in present} if (noted := gone_tables(pipeline)) else set()
-    _write(pipeline, {name: gone for name, gone in noted.items() if gone.begun or name not in names})
+    back = {name: replace(gone, returned=not gone.begun) for name, gone in noted.items() if name in names}
+    _write(pipeline, {**noted, **back})
 
 
 def note_begun(pipeline: OpenPipeline, names: Collection[str]) -> None:
@@ -135,7 +147,9 @@ def note_begun(pipeline: OpenPipeline, names: Collection[str]) -> None:
     """
     at = format_lsn(pipeline.position())
     noted = gone_tables(pipeline)
-    begun = {name: replace(noted[name], begun=at, directory="") for name in names if name in noted}
+    begun = {
+        name: replace(noted[name], begun=at, directory="", returned=False) for name in names if name in noted
+    }
     _write(pipeline, {**noted, **begun})
 
 
@@ -143,17 +157,19 @@ def gone_tables(pipeline: OpenPipeline) -> dict[str, Gone]:
     """Return the tables that are listed, by their names in the lake, as far as the file asks for them."""
     note = StateFile(pipeline.file.state_dir / NOTE).mapping()
     asked = asked_for(pipeline, [LakeName.parse(name) for name in note])
-    return {str(name): Gone(**note[str(name)]) for name in asked}
+    keys = {each.name for each in fields(Gone)}  # a later version may have written more
+    noted = {str(name): note[str(name)] for name in asked}
+    return {name: Gone(**{key: gone[key] for key in keys & gone.keys()}) for name, gone in noted.items()}
 
 
 def gone_warnings(pipeline: OpenPipeline) -> list[str]:
-    """Return a warning of each table that is listed, and take those off the list that have begun again."""
+    """Return a warning of each table that is listed, and take those off the list that are there again."""
     noted = gone_tables(pipeline)
-    _write(pipeline, {name: gone for name, gone in noted.items() if not gone.begun})
+    _write(pipeline, {name: gone for name, gone in noted.items() if not gone.is_there})
     return [
-        gone.what(name) if gone.begun else f"{gone.what(name)}: {gone.way_out}"
+        gone.what(name) if gone.is_there else f"{gone.what(name)}: {gone.way_out}"
         for name, gone in noted.items()
-        if gone.dropped or not gone.begun
+        if gone.dropped or not gone.is_there
     ]
 
 
@@ -162,7 +178,7 @@ def gone_alarms(pipeline: OpenPipeline) -> list[Alarm]:
     return [
         Alarm("derived table gone", gone.what(name), gone.way_out)
         for name, gone in gone_tables(pipeline).items()
-        if not gone.begun
+        if not gone.is_there
     ]
 
 

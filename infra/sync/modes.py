@@ -54,7 +54,7 @@ def begin_modes(pipeline: OpenPipeline, progress: Progressing, *, all_or_none: b
         missing = [mode for mode in modes if mode not in present_modes]
         if missing and table not in aside:
             lacking[table] = missing
-    derived_gone.forget(pipeline, names)
+    derived_gone.note_present(pipeline, names)
     if not all_or_none:
         lacking = _without_files_in_the_way(pipeline, lacking)
     return _begin(pipeline, lacking, progress) if lacking else []
