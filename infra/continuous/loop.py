@@ -175,7 +175,7 @@ class _Loop:
     def _note_alive(self) -> None:
         """Touch a file of this machine, for those who watch over the process, as Kubernetes does."""
         with suppress(OSError):
-            (self._pipeline.file.state_dir / ALIVE).touch()
+            (self._pipeline.file.state_dir / ALIVE).touch(mode=0o600)
 
     def _stand_by(self) -> bool:
         """Wait a moment if a run on another machine reads the slot; return whether one does."""
