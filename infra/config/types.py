@@ -35,7 +35,7 @@ class TypesSection(BaseModel):
     def _no_uuid(cls, value: str) -> str:
         if value == "uuid":
             raise ValueError(
-                "Spark cannot make a column of Iceberg's type uuid, so only text (docs/types.md)"
+                "Spark finds no rows by a column of Iceberg's type uuid, so only text (docs/types.md)"
             )
         return value
 
