@@ -204,6 +204,16 @@ class ApplyError(SlotlakeError):
     choice: str = ""
 
 
+class GateError(SlotlakeError):
+    """A batch does not meet the user's expectations, so it is not published.
+
+    A later attempt can succeed: it takes what the source has committed since into the same batch.
+    """
+
+    exit_code = 13
+    retryable = True
+
+
 class BusyError(SlotlakeError):
     """Another run of the same pipeline is in progress."""
 

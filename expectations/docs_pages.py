@@ -24,8 +24,8 @@ td, th { border: 1px solid var(--line); padding: .25rem .6rem; text-align: left;
 td { overflow-wrap: anywhere; } thead th:first-child { min-width: 4rem; }
 .badge { background: var(--soft); border-radius: .3rem; padding: 0 .4rem; }
 .text-success, .good { color: var(--good); } .text-danger, .bad { color: var(--bad); }
-.fa-check-circle::before { content: "\\2714\\00a0 equal"; }
-.fa-times::before { content: "\\2718\\00a0 different"; }
+.fa-check-circle::before { content: "\\2714\\00a0 yes"; }
+.fa-times::before { content: "\\2718\\00a0 no"; }
 .fa-exclamation-triangle::before { content: "\\26A0\\00a0not checked"; } .text-warning { color: #9a6700; }
 .cooltip > span { display: none; } i.fas { font-style: normal; font-weight: 600; white-space: nowrap; }
 """
@@ -38,7 +38,7 @@ _FRAME = (
 <title>{{ page_title | default("Data Docs") }}</title><style>"""
     + _STYLE
     + """</style></head><body>
-<header><strong>slotlake: is the lake equal to the source?</strong>
+<header><strong>slotlake: checks of the lake</strong>
 {% if renderer_type != "SiteIndexPageRenderer" %}<a href="{{ home }}">all checks</a>{% endif %}</header>
 <main>{% for section in sections %}{% set section_loop = loop %}{% include 'section.j2' %}{% endfor %}</main>
 </body></html>

@@ -138,6 +138,36 @@ def one_report(reports: Sequence[Report]) -> Report:
 
 
 @dataclass(frozen=True)
+class SuiteResult:
+    """A suite of the user, checked on one table.
+
+    Attributes:
+        table: the source's name for it.
+        suite: as the pipeline file names it.
+        expectations: how many there are.
+        failed: those that failed, with counts and without values.
+        seconds: of the check.
+    """
+
+    table: str
+    suite: str
+    expectations: int
+    failed: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def success(self) -> bool:
+        """All expectations are met."""
+        return not self.failed
+
+    def __str__(self) -> str:
+        if self.success:
+            return f"{self.table}: the suite {self.suite!r} is met ({self.expectations} expectations)"
+        counts = f"{len(self.failed)} of {self.expectations} expectations"
+        return f"{self.table}: the suite {self.suite!r} fails, {counts}: {'; '.join(self.failed)}"
+
+
+@dataclass(frozen=True)
 class Report:
     """All tables compared at one position of the source.
 
@@ -147,6 +177,7 @@ class Report:
         seconds: of the whole comparison.
         scope: which rows were compared, one of SCOPES.
         source_seconds: for which the source worked; None if that was not measured.
+        suites: the user's suites that were checked at this position.
     """
 
     lsn: str
@@ -154,14 +185,22 @@ class Report:
     seconds: float = 0.0
     scope: str = FULL
     source_seconds: float | None = None
+    suites: tuple[SuiteResult, ...] = ()
 
     @property
     def equal(self) -> bool:
         """Every table is."""
         return all(table.equal for table in self.tables.values())
 
+    @property
+    def success(self) -> bool:
+        """Every table is equal, and the user's suites are met."""
+        return self.equal and all(suite.success for suite in self.suites)
+
     def as_dict(self) -> dict[str, Any]:
         """JSON-able values."""
         tables = {name: table.as_dict() for name, table in self.tables.items()}
         whole = {"equal": self.equal, "lsn": self.lsn, "seconds": self.seconds, "scope": self.scope}
-        return {**whole, "source_seconds": self.source_seconds, "tables": tables}
+        suites = [{"success": suite.success} | asdict(suite) for suite in self.suites]
+        more = {"suites": suites} if suites else {}
+        return {**whole, "source_seconds": self.source_seconds, "tables": tables, **more}

@@ -12,7 +12,8 @@ import logging
 import os
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 RUNS_MAX = 50
 TABLES_MAX = 100  # of which a page has an entry each; all runs' pages are written anew at each verification
+_LINE_MAX = 300
 _SITE = "local_site"
 _NAME = "reconciliation"
 
@@ -48,31 +50,27 @@ class Validation:
     data_docs: Path
 
 
-def validate(report: Report, folder: Path, pipeline: str) -> Validation:
+def validate(report: Report, folder: Path, pipeline: str, actions: Sequence[Any] = ()) -> Validation:
     """Run the suite over a reconciliation and bring the Data Docs up to date.
 
     Args:
         folder: where the file context is kept; made if missing.
+        actions: of the user's checkpoint, which run after this one too.
 
     Raises:
         CheckError: an expectation could not be evaluated, or the pages not be written.
     """
     shown = shortened(report)
-    try:
-        context = _context(folder)
-        checkpoint = _checkpoint(context, pipeline, shown)
-        outcome = checkpoint.run(batch_parameters={"dataframe": _frame(shown)}, run_id=_run_id(report))
-        _forget_old_runs(folder)
-        context.build_data_docs()
-    except Exception as error:  # the library has no base of its own for what can go wrong in it
-        raise _check_error(f"{type(error).__name__} in Great Expectations", folder) from error
-    # Copied by the library; no page of ours refers to them, and the style sheet names a host.
-    shutil.rmtree(_index(folder).parent / "static", ignore_errors=True)
+    with checking(folder) as context:
+        definition = _definition(context, pipeline, shown)
+        own = checkpoint(context, pipeline, definition, "COMPLETE", actions)
+        run = run_id(f"lsn-{report.lsn.replace('/', '_')}")
+        outcome = own.run(batch_parameters={"dataframe": _frame(shown)}, run_id=run)
     results = [result for run in outcome.run_results.values() for result in run.results]
     failed = differing_tables(results, len(shown.tables), folder)
     if shown is not report:
         failed = tuple(name for name, table in report.tables.items() if not table.equal)
-    return Validation(not failed, failed, _index(folder))
+    return Validation(not failed, failed, index(folder))
 
 
 def shortened(report: Report) -> Report:
@@ -111,7 +109,7 @@ def differing_tables(results: list[Any], expected: int, folder: Path) -> tuple[s
     Raises:
         CheckError: an expectation failed by an exception, or is missing: no verdict on the data.
     """
-    broken = [result for result in results if _raised(result.exception_info)]
+    broken = [result for result in results if raised(result.exception_info)]
     if broken or len(results) != expected:
         tables = ", ".join(str(result.expectation_config.kwargs.get("source_table")) for result in broken)
         raise _check_error(tables or f"{len(results)} of {expected} tables were evaluated", folder)
@@ -122,18 +120,19 @@ def _check_error(why: str, folder: Path) -> CheckError:
     return CheckError(
         f"the suite could not be evaluated, which says nothing about the data: {why}",
         where=str(folder),
-        way_out=f"look at the Data Docs ({_index(folder)}); if the folder is damaged, delete it, then verify",
+        way_out=f"look at the Data Docs ({index(folder)}); if the folder is damaged, delete it, then verify",
     )
 
 
-def _raised(info: dict[str, Any]) -> bool:
-    """``exception_info`` is one record, or one per metric."""
+def raised(info: dict[str, Any]) -> bool:
+    """Return whether an expectation raised; ``exception_info`` is one record, or one per metric."""
     if "raised_exception" in info:
         return bool(info["raised_exception"])
-    return any(_raised(each) for each in info.values() if isinstance(each, dict))
+    return any(raised(each) for each in info.values() if isinstance(each, dict))
 
 
-def _great_expectations() -> Any:
+def great_expectations() -> Any:
+    """Import the library, without analytics and without its log."""
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     logging.getLogger("great_expectations").setLevel(logging.ERROR)
     import great_expectations
@@ -141,9 +140,10 @@ def _great_expectations() -> Any:
     return great_expectations
 
 
-def _context(folder: Path) -> FileDataContext:
+def open_context(folder: Path) -> FileDataContext:
+    """Open slotlake's own context in a folder; make it if it is missing."""
     folder.mkdir(parents=True, exist_ok=True)
-    context = _great_expectations().get_context(mode="file", project_root_dir=str(folder))
+    context = great_expectations().get_context(mode="file", project_root_dir=str(folder))
     context.enable_analytics(False)
     context.variables.progress_bars = {"globally": False}
     context.update_data_docs_site(_SITE, _site())
@@ -170,9 +170,9 @@ def _site() -> dict[str, Any]:
     }
 
 
-def _checkpoint(context: FileDataContext, pipeline: str, report: Report) -> Any:
-    """Suite, validation definition and checkpoint, brought up to the tables of this report."""
-    from great_expectations import Checkpoint, ExpectationSuite, ValidationDefinition
+def _definition(context: FileDataContext, pipeline: str, report: Report) -> Any:
+    """Suite and validation definition, brought up to the tables of this report."""
+    from great_expectations import ExpectationSuite, ValidationDefinition
 
     from slotlake.expectations.expectation import ExpectLakeTableToEqualSource
 
@@ -182,10 +182,62 @@ def _checkpoint(context: FileDataContext, pipeline: str, report: Report) -> Any:
     tables = [ExpectLakeTableToEqualSource(source_table=name) for name in report.tables]
     suite = context.suites.add_or_update(ExpectationSuite(pipeline, expectations=tables))
     definition = ValidationDefinition(name=pipeline, data=batch, suite=suite)
-    validation = context.validation_definitions.add_or_update(definition)
-    result_format = {"result_format": "COMPLETE"}
-    checkpoint = Checkpoint(name=pipeline, validation_definitions=[validation], result_format=result_format)
-    return context.checkpoints.add_or_update(checkpoint)
+    return context.validation_definitions.add_or_update(definition)
+
+
+def checkpoint(
+    context: FileDataContext, name: str, definition: Any, detail: str, actions: Sequence[Any] = ()
+) -> Any:
+    """Return a checkpoint for one definition; actions that somebody gave it stay.
+
+    Args:
+        context: slotlake's context.
+        name: the checkpoint's name.
+        definition: the validation definition.
+        detail: Great Expectations' word for how much a result has.
+        actions: of the user's checkpoint, which run too.
+    """
+    from great_expectations import Checkpoint
+    from great_expectations.exceptions import DataContextError
+
+    try:
+        stored = list(context.checkpoints.get(name).actions)
+    except (DataContextError, KeyError):
+        stored = []
+    chosen = {each.name: each for each in (*stored, *actions)}
+    result_format = {"result_format": detail}
+    return context.checkpoints.add_or_update(
+        Checkpoint(
+            name=name,
+            validation_definitions=[definition],
+            result_format=result_format,
+            actions=list(chosen.values()),
+        )
+    )
+
+
+@contextmanager
+def checking(folder: Path) -> Iterator[FileDataContext]:
+    """Open slotlake's context for checks; after them, forget old runs and write the Data Docs.
+
+    Args:
+        folder: where the context is kept; made if missing.
+
+    Raises:
+        CheckError: the library failed, which says nothing about the data.
+    """
+    try:
+        context = open_context(folder)
+        yield context
+        _forget_old_runs(folder)
+        context.build_data_docs()
+    except SlotlakeError:
+        raise
+    except Exception as error:  # the library has no base of its own for what can go wrong in it
+        why = next(iter(str(error).splitlines()), "")[:_LINE_MAX]
+        raise _check_error(f"{type(error).__name__} in Great Expectations: {why}", folder) from error
+    # Copied by the library; no page of ours refers to them, and the style sheet names a host.
+    shutil.rmtree(index(folder).parent / "static", ignore_errors=True)
 
 
 def _frame(report: Report) -> Any:
@@ -194,13 +246,15 @@ def _frame(report: Report) -> Any:
     return frame(report)
 
 
-def _run_id(report: Report) -> Any:
+def run_id(name: str) -> Any:
+    """Return a run's identity, of which the name is in the Data Docs."""
     from great_expectations.core.run_identifier import RunIdentifier
 
-    return RunIdentifier(run_name=f"lsn-{report.lsn.replace('/', '_')}")
+    return RunIdentifier(run_name=name)
 
 
-def _index(folder: Path) -> Path:
+def index(folder: Path) -> Path:
+    """Return the index page of the Data Docs of a context in a folder."""
     return folder / "gx" / "uncommitted" / "data_docs" / _SITE / "index.html"
 
 

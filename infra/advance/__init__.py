@@ -1,4 +1,4 @@
 """The step that brings the lake exactly to an LSN: pull, apply, publish, confirm.
 
-Others import `advance`, `findings`, `nonblocking` and `steps`.
+Others import `advance`, `findings`, `gates`, `nonblocking` and `steps`.
 """

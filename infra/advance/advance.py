@@ -16,6 +16,7 @@ from slotlake.decoder.changelog.batches import Batch, batch_starting_at
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.slots.slot import ExportedSnapshot, create_slot
 from slotlake.infra.advance.findings import require_same_content, require_whole
+from slotlake.infra.advance.gates import forget_refused
 from slotlake.infra.advance.steps import Totals, apply_and_publish, apply_named, publish_named
 from slotlake.infra.copy.joining_record import note_changes
 from slotlake.infra.journal.batches import note_pulled
@@ -97,6 +98,7 @@ def next_batch(
         snapshot: a snapshot of the source at ``until``; None if there is none.
         progress: called with a line for each longer step.
     """
+    forget_refused(pipeline, position)
     batch = pull_batch(pipeline, position, until, progress)
     set_aside_unreadable(pipeline, batch)
     batch = with_schema_changes(pipeline, batch, snapshot, progress)

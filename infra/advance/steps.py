@@ -19,6 +19,7 @@ from slotlake.decoder.errors import ChangeLogError
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.slots.confirm import confirm
 from slotlake.infra.advance.findings import require_whole
+from slotlake.infra.advance.gates import require_gates
 from slotlake.infra.config.conflicts import on_conflict
 from slotlake.infra.journal import batches as journal
 from slotlake.infra.reports import ApplyReport, ConfirmReport, PublishReport, PullReport
@@ -213,6 +214,8 @@ def _published(pipeline: OpenPipeline, batch: Batch) -> tuple[Published, list[st
     from slotlake.spark.publish.publication import DerivedGoneError, publish_batch
 
     pass_over(pipeline, batch)  # a table may have been set aside since it was applied
+    if pipeline.position() < batch.end_lsn:
+        require_gates(pipeline, batch)
     staged, contents = _tables_staged(pipeline, batch), sidecar.read(batch)
     try:
         return publish_batch(pipeline.lake, batch, pipeline.name, contents, staged), []

@@ -259,6 +259,11 @@ def verify(
                 ]
             )
         )
+    if failed := report.get("failed_suites"):
+        raise AirflowFailException(
+            f"lake and source are equal at {report['lsn']}, but rows fail suites: {'; '.join(failed)}\n"
+            "  what to do: correct the rows at the source, or the suite; the Data Docs have examples"
+        )
     return shortened(report)
 
 

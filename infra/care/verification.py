@@ -28,11 +28,13 @@ from slotlake.expectations.results import (
     TableResult,
 )
 from slotlake.expectations.source_side import snapshot_session
+from slotlake.infra.advance.gates import DOCS_SECONDS, user_project
 from slotlake.infra.advance.nonblocking import at_nonblocking_snapshot
 from slotlake.infra.care.changed import fetch_batches
 from slotlake.infra.care.comparing import Comparison
 from slotlake.infra.care.outcome import note_outcome
 from slotlake.infra.care.reading import reading_noted
+from slotlake.infra.care.suites import suites_checked
 from slotlake.infra.care.verified import read_verified
 from slotlake.infra.copy.joining_record import joining_table_names
 from slotlake.infra.copy.tables import published_tables
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
     from slotlake.infra.progress import Progressing
     from slotlake.spark.read.point import ReadPoint
 
-_LOCK_SECONDS, _DOCS_SECONDS = 60.0, 600.0
+_LOCK_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,8 @@ class Begun:
         pipeline = self.comparison.pipeline
         with self.resources, pipeline.reading():
             report = self.comparison.report(progress)
+            if report.scope == FULL:
+                report = replace(report, suites=suites_checked(pipeline, self.comparison.point, report))
             report = replace(report, tables=report.tables | self.aside)
         with pipeline.reading():
             note_outcome(self.comparison, report)
@@ -278,8 +282,8 @@ def _write_docs(pipeline: OpenPipeline, report: Report) -> None:
     from slotlake.expectations.suite import validate
 
     folder = pipeline.file.state_dir / "expectations"
-    with exclusive(folder, pipeline.name, _DOCS_SECONDS, "verify: Data Docs"):
-        validate(report, folder, pipeline.name)
+    with exclusive(folder, pipeline.name, DOCS_SECONDS, "verify: Data Docs"):
+        validate(report, folder, pipeline.name, user_project(pipeline.file).actions())
 
 
 def summary(report: Report) -> dict[str, Any]:
@@ -288,6 +292,7 @@ def summary(report: Report) -> dict[str, Any]:
         "equal": report.equal,
         "lsn": report.lsn,
         "scope": report.scope,
+        **({"failed_suites": [str(s) for s in report.suites if not s.success]} if report.suites else {}),
         "tables": {
             name: {
                 "equal": table.equal,

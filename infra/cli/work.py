@@ -236,5 +236,5 @@ def verify(
             slot_timeout_seconds=slot_timeout,
         )
     show(report, as_json, texts.verify_text)
-    if not report.equal:
+    if not report.success:
         raise typer.Exit(1)

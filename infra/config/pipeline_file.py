@@ -20,6 +20,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 
 from slotlake.decoder.errors import PipelineFileError
 from slotlake.infra.config.airflow import AirflowSection
+from slotlake.infra.config.expectations import ExpectationsSection, require_project
 from slotlake.infra.config.sections import (
     ChangeLogSection,
     LakeSection,
@@ -65,6 +66,7 @@ class PipelineFile(Section):
     maintenance: MaintenanceSection = MaintenanceSection()
     verify: VerifySection = VerifySection()
     monitor: MonitorSection = MonitorSection()
+    expectations: ExpectationsSection = ExpectationsSection()
     spark: SparkSection = SparkSection()
     path: Annotated[Path, Field(strict=False, exclude=True)]
 
@@ -98,6 +100,8 @@ class PipelineFile(Section):
         if isinstance(data, dict):
             return {k: v for k, v in data.items() if not (v is None and k in _OPTIONAL_SECTIONS)}
         return data
+
+    _suites_of_a_project = model_validator(mode="after")(require_project)
 
     @model_validator(mode="after")
     def _both_in_stores(self) -> Self:
@@ -283,21 +287,11 @@ def _cache_folder() -> Path:
 
 _KEYS = frozenset({"access_key", "secret_key", "session_token"})
 STORED_NOTE = ".stored.json"
-_OPTIONAL_SECTIONS = frozenset(
-    {
-        *("tables", "changelog", "state", "airflow", "maintenance", "verify", "monitor", "spark"),
-        *(
-            "new_tables",
-            "on_conflict",
-            "on_trouble",
-            "on_drop",
-            "on_delete",
-            "on_lossy",
-            "types",
-            "permissions",
-        ),
-    }
+_SECTIONS = frozenset(
+    {"tables", "changelog", "state", "airflow", "maintenance", "verify", "monitor", "spark"}
 )
+_CHOICES = frozenset({"on_conflict", "on_trouble", "on_drop", "on_delete", "on_lossy", "new_tables"})
+_OPTIONAL_SECTIONS = _SECTIONS | _CHOICES | {"expectations", "types", "permissions"}
 
 
 def load_pipeline(path: str | os.PathLike[str]) -> PipelineFile:

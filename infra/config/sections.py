@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
+from slotlake.infra.config.expectations import SuiteChoice
 from slotlake.infra.config.store_kind import require_known
 from slotlake.infra.config.types import Lossy, Representation, one_representation
 from slotlake.spark.layout import parse_partition, parse_sort
@@ -218,11 +219,18 @@ class TableSection(Section):
     filter: Annotated[tuple[str, ...], Field(strict=False)] = ()
     columns: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] | None = None
     operations: Annotated[tuple[Operation, ...], Field(min_length=1, strict=False)] | None = None
+    expectations: Annotated[tuple[SuiteChoice, ...], Field(strict=False)] = ()
 
     @field_validator("filter", "mode", "partition_by", "sort_by", mode="before")
     @classmethod
     def _one_or_several(cls, value: object) -> object:
         return one_or_several(value)
+
+    @field_validator("expectations", mode="before")
+    @classmethod
+    def _suites(cls, value: object) -> object:
+        """Take one suite, by its name or as a mapping, as a list of one."""
+        return [value] if isinstance(value, dict) else one_or_several(value)
 
     @field_validator("filter")
     @classmethod

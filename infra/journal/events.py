@@ -49,6 +49,7 @@ def note_verification(state_dir: Path, report: Report, more: Mapping[str, Any] |
         "lsn": report.lsn,
         "scope": report.scope,
         "equal": report.equal,
+        **({"failed_suites": [str(s) for s in report.suites if not s.success]} if report.suites else {}),
         "unresolved": list(more.get("unresolved", ()))[:_TABLES_MAX],
         "rolling": more.get("rolling"),
         "source_seconds": report.source_seconds,

@@ -16,6 +16,7 @@ from slotlake.decoder.server.position import source_position
 from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.slot import SlotState, inspect_slot
 from slotlake.infra.advance.findings import quick_findings
+from slotlake.infra.advance.gates import refusal
 from slotlake.infra.config.private_files import with_private_files
 from slotlake.infra.copy.unfinished import unfinished
 from slotlake.infra.reports import Alarm, StatusReport, TableStatus, Watched
@@ -215,6 +216,7 @@ def _warnings(
         warnings += _changed_choices(pipeline) if source.reachable else []
         warnings += _unused_tables(pipeline, point) + set_aside_warnings(pipeline, point)
         warnings += pending_warnings(point) + reader_warnings(pipeline.file)
+    warnings += [f"the last batch is not published: {each}" for each in refusal(pipeline)]
     if pipeline.lake.publish == "per_table":
         warnings.append(_PUBLISHED_ONE_BY_ONE)
     return warnings

@@ -23,6 +23,7 @@ from slotlake.decoder.slots.capacity import capacity, require_free_slot
 from slotlake.decoder.slots.slot import check_slot, inspect_slot
 from slotlake.decoder.stream.options import negotiate
 from slotlake.infra.advance.findings import WAY_OUT, quick_findings
+from slotlake.infra.advance.gates import suites_read
 from slotlake.infra.config.private_files import privately
 from slotlake.infra.config.unencrypted import unencrypted_connections
 from slotlake.infra.copy.bootstrap import make_publications, without_troubled
@@ -170,6 +171,8 @@ def _both_sides(look: _Look) -> None:
     make("slot", lambda: _slot(look), "logical decoding", "catalog")
     make("WAL senders", lambda: _senders(look), "logical decoding")
     _published(look)
+    if any(section.expectations for section in look.pipeline.file.tables.values()):
+        make("suites", lambda: f"{suites_read(look.pipeline.file)} suites of Great Expectations can be read")
     if look.pipeline.file.lake.readers:
         make("readers", lambda: _readers(look))
     make("lake", lambda: _lake(look), "source", "catalog")

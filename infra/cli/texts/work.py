@@ -151,6 +151,8 @@ def verify_text(report: Verification, console: Console) -> None:
             console.print(f"  {escape(name)}: {escape(words)}")
         for difference in result.differences:
             console.print(f"  {escape(name)}: {escape(str(difference))}")
+    for suite in sorted(report.suites, key=lambda suite: suite.success):
+        console.print(f"  {escape(str(suite))}")
 
 
 _OF = {FULL: "", CHANGED: ": rows that changed", ROLLING: ": slices whose turn it is"}
