@@ -51,7 +51,7 @@ def lender(rest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     lake = LakeSettings("lake", rest, f"file://{tmp_path}/warehouse", "shop")
     pointers = RestPointers(lake)
     found = Lender(pointers, 1.0)
-    monkeypatch.setattr(RestPointers, "answered", lambda self, name: found.answered(name))
+    monkeypatch.setattr(pointers.storage, "_answered", found.answered)
     yield found
     stores.register(TABLE, StorageSettings())
 
