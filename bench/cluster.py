@@ -78,7 +78,11 @@ def two_workers_vs_one(progress: Progressing) -> list[Figure]:
 
 
 def verify_by_executors(progress: Progressing) -> list[Figure]:
-    """The lake's side of verify on one machine: by slotlake itself, and by a local Spark with all cores."""
+    """The lake's side of verify on one machine: by slotlake itself, and by a local Spark with all cores.
+
+    Raises:
+        SlotlakeError: the two ways give other sums.
+    """
     name, rows = "verify_by_executors", rows_asked(_ROWS)
     with (
         bench_server() as server,
@@ -89,30 +93,46 @@ def verify_by_executors(progress: Progressing) -> list[Figure]:
         make_table(connection, "orders", rows)
         with bench_pipeline(server, folder, ["orders"], progress) as pipeline:
             _lake_sums(pipeline, by_executors=True)
-            pairs, peaks = [], []
+            here, there = [], []
             for number in range(runs_asked(PAIRS)):
                 progress(f"{name}: pair", number + 1, runs_asked(PAIRS))
-                ours, here = _timed(lambda: _lake_sums(pipeline, by_executors=False))
-                peaks.append(_peak_mib())
-                theirs, there = _timed(lambda: _lake_sums(pipeline, by_executors=True))
-                peaks.append(_peak_mib())
-                _require_same(here, there)
-                pairs.append((ours, theirs))
+                here.append(_measured(pipeline, by_executors=False))
+                there.append(_measured(pipeline, by_executors=True))
+                if here[-1].sums != there[-1].sums:
+                    raise SlotlakeError("the two ways give other sums")
     return [
         Figure(
             what=f"verify's lake side of {rows:,} rows on one machine",
             peer="executors of a local Spark",
             unit="s",
-            ours=tuple(ours for ours, _ in pairs),
-            theirs=tuple(theirs for _, theirs in pairs),
+            ours=tuple(each.seconds for each in here),
+            theirs=tuple(each.seconds for each in there),
             better="less",
             parts={
-                "MiB, peak of slotlake, read here": median(peaks[::2]),
-                "MiB, peak of slotlake, by executors": median(peaks[1::2]),
+                "s of CPU, read by slotlake": median(each.cpu_seconds for each in here),
+                "s of CPU, by executors": median(each.cpu_seconds for each in there),
+                "MiB, slotlake's peak, read by slotlake": median(each.peak_mib for each in here),
+                "MiB, slotlake's peak, by executors": median(each.peak_mib for each in there),
             },
             note="executors: two Python processes beside Java; warm",
         )
     ]
+
+
+@dataclass(frozen=True)
+class _Reading:
+    seconds: float
+    cpu_seconds: float
+    peak_mib: float
+    sums: Sums
+
+
+def _measured(pipeline: Pipeline, *, by_executors: bool) -> _Reading:
+    """Hash the lake's rows once; the CPU time is that of this process and of all that it started."""
+    _peak_mib()
+    before = _cpu_seconds({os.getpid()})
+    seconds, sums = _timed(lambda: _lake_sums(pipeline, by_executors=by_executors))
+    return _Reading(seconds, _cpu_seconds({os.getpid()}) - before, _peak_mib(), sums)
 
 
 @dataclass(frozen=True)
@@ -282,20 +302,24 @@ class _Cluster:
 
     def cpu_seconds(self) -> float:
         """CPU time of the workers and of all that they started."""
-        times, parents = {}, {}
-        for entry in Path("/proc").iterdir():
-            with suppress(OSError, ValueError, IndexError):
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                parents[int(entry.name)] = int(fields[1])
-                times[int(entry.name)] = sum(map(int, fields[11:15]))
-        workers = {process.pid for process in self._processes[1:]}
+        return _cpu_seconds({process.pid for process in self._processes[1:]})
 
-        def is_below(pid: int) -> bool:
-            while pid in parents and pid not in workers:
-                pid = parents[pid]
-            return pid in workers
 
-        return sum(ticks for pid, ticks in times.items() if is_below(pid)) / os.sysconf("SC_CLK_TCK")
+def _cpu_seconds(roots: set[int]) -> float:
+    """CPU time of some processes and of all that they started."""
+    times, parents = {}, {}
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError, ValueError, IndexError):
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            parents[int(entry.name)] = int(fields[1])
+            times[int(entry.name)] = sum(map(int, fields[11:15]))
+
+    def is_below(pid: int) -> bool:
+        while pid in parents and pid not in roots:
+            pid = parents[pid]
+        return pid in roots
+
+    return sum(ticks for pid, ticks in times.items() if is_below(pid)) / os.sysconf("SC_CLK_TCK")
 
 
 def _lake_sums(pipeline: Pipeline, *, by_executors: bool) -> Sums:
@@ -311,11 +335,6 @@ def _lake_sums(pipeline: Pipeline, *, by_executors: bool) -> Sums:
     if cluster.given_up:
         raise SlotlakeError("the executors failed")
     return sums
-
-
-def _require_same(here: Sums, there: Sums) -> None:
-    if here != there:
-        raise SlotlakeError("the two ways give other sums")
 
 
 def _busy_seconds() -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -38,7 +39,8 @@ WORKER_ADDRESSES: Final = ("127.0.0.2", "127.0.0.3")
 CONNECT_ADDRESS: Final = "127.0.0.4"
 _START_SECONDS_MAX: Final = 120.0
 _JARS: Final = Path("/mnt")  # where a machine that starts drivers has the jars
-_HIDDEN: Final = "mount -t tmpfs -o size=1g none {}"
+# An executor's folder has the jars, 133 MB of them.
+_HIDDEN: Final = "mount -t tmpfs -o size=3g none {}"
 _EXECUTOR: Final = "CoarseGrainedExecutorBackend"
 # Small executors that are given up early: a test waits for both.
 CONF: Final = {
@@ -192,11 +194,17 @@ class SparkCluster:
         self.workers[number] = self._worker(number)
 
     def kill_executor(self, number: int) -> bool:
-        """Kill a worker's executors; False if it has none."""
+        """Kill a worker's executors; False if it has none.
+
+        Their folders go too: the worker would keep them while its application lives, until its disk is full
+        and no executor can start any more.
+        """
         executors = self.workers[number].executors()
         for pid in executors:
-            with suppress(ProcessLookupError):
+            with suppress(OSError):
+                folder = Path(f"/proc/{pid}/cwd").readlink()
                 os.kill(pid, signal.SIGKILL)
+                shutil.rmtree(f"/proc/{self.workers[number].pid}/root{folder}", ignore_errors=True)
         return bool(executors)
 
     @contextmanager

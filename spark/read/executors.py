@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 Batches = Iterable[pa.RecordBatch]
 # Smaller tables are read here before Spark has begun (docs/benchmarks.md).
 ROWS_MIN: Final = 1_000_000
+_PROBE_SECONDS_MAX: Final = 120.0
 _log = logging.getLogger(__name__)
 
 
@@ -173,6 +174,26 @@ class ClusterReadPoint(ReadPoint):
         if line not in self._noted:
             self._noted.add(line)
             _log.warning("warning: %s", line)
+
+
+def python_trouble(session: SparkSession) -> str:
+    """Return why executors cannot run functions in Python with numpy; "" if they can.
+
+    Args:
+        session: a session with executors on other machines.
+    """
+
+    def same(batches: Batches) -> Iterator[pa.RecordBatch]:
+        import numpy  # noqa: F401, ICN001 - whether it is there
+
+        yield from batches
+
+    try:
+        with bounded(session, _PROBE_SECONDS_MAX):
+            session.range(1).mapInArrow(same, "id bigint").toArrow()
+    except SPARK_ERRORS as error:
+        return reason(error)
+    return ""
 
 
 @contextmanager

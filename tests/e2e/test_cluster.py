@@ -23,6 +23,7 @@ from slotlake.decoder.errors import LakeError
 from slotlake.expectations.results import EXECUTORS
 from slotlake.infra.local.object_store import LocalObjectStore
 from slotlake.infra.local.runtime import SparkRuntime
+from slotlake.infra.status.spark_check import check_spark
 from slotlake.spark.read import executors
 from tests.catalogs import postgres_uri
 from tests.cluster import CONF, SparkCluster, needs_namespaces
@@ -100,6 +101,7 @@ def test_a_batch_by_executors_that_see_no_file(database: Database, opening: Open
     )
     pipeline.sync()
     assert_equal(database, pipeline, ["a"])
+    assert "and hash rows for verify" in check_spark(pipeline)
     report = pipeline.verify()
     assert report.equal
     assert {table.lake_read_by for table in report.tables.values()} == {EXECUTORS}
@@ -218,34 +220,68 @@ def _in_a_process(file: Path) -> Iterator[_Elsewhere]:
             process.kill()
 
 
-@LONG
-def test_a_driver_in_slotlakes_process(
+Both = Callable[[list[str]], tuple[_Elsewhere, Pipeline]]
+
+
+@pytest.fixture
+def both(
     pg: Any, database: Database, object_store: LocalObjectStore, cluster: SparkCluster, tmp_path: Path
-) -> None:
-    """`spark.master: spark://…`: every scenario; executors and workers die; verify, recover, maintenance."""
+) -> Iterator[Both]:
+    """``both(tables)``: a pipeline with the cluster as `spark.master` in a process of its own, and here."""
     cluster.wait_for_workers()
+    conf = "".join(f'    {name}: "{value}"\n' for name, value in CONF.items())
+    section = f'spark:\n  master: "{cluster.master}"\n  conf:\n{conf}'
+    with ExitStack() as stack:
+
+        def opened(tables: list[str]) -> tuple[_Elsewhere, Pipeline]:
+            uri = postgres_uri(stack.enter_context(fresh_database(pg)))
+            file = pipeline_file(tmp_path, database, tables, uri=uri, extra=section, source="two_phase: true")
+            if not IN_S3:
+                moved_to(object_store, file)
+            return stack.enter_context(_in_a_process(file)), stack.enter_context(Pipeline.open(file))
+
+        yield opened
+
+
+@LONG
+def test_scenarios_with_the_driver_in_slotlakes_process(database: Database, both: Both) -> None:
+    """`spark.master: spark://…`: every scenario, step by step."""
     for scenario in SCENARIOS.values():
         database.execute(scenario.setup)
     tables = [table for scenario in SCENARIOS.values() for table in scenario.tables]
-    conf = "".join(f'    {name}: "{value}"\n' for name, value in CONF.items())
-    section = f'spark:\n  master: "{cluster.master}"\n  conf:\n{conf}'
-    with fresh_database(pg) as catalog:
-        file = pipeline_file(
-            tmp_path, database, tables, uri=postgres_uri(catalog), extra=section, source="two_phase: true"
-        )
-        if not IN_S3:
-            moved_to(object_store, file)
-        with _in_a_process(file) as there:
-            there.does("pipeline.init() and None")
-            wrong: dict[str, Any] = {}
-            with Pipeline.open(file) as here:
-                wrong["after init"] = differences(database, here, tables)
-                for step in range(max(len(scenario.steps) for scenario in SCENARIOS.values())):
-                    with database.connect() as connection:
-                        for scenario in SCENARIOS.values():
-                            for transaction in scenario.steps[step] if step < len(scenario.steps) else []:
-                                connection.execute(transaction)
-                    there.does("pipeline.sync() and None")
-                    wrong[f"after step {step}"] = differences(database, here, tables)
-            assert {when: found for when, found in wrong.items() if found} == {}
-            assert there.does("pipeline.verify().equal")
+    there, here = both(tables)
+    there.does("pipeline.init() and None")
+    wrong: dict[str, Any] = {"after init": differences(database, here, tables)}
+    for step in range(max(len(scenario.steps) for scenario in SCENARIOS.values())):
+        with database.connect() as connection:
+            for scenario in SCENARIOS.values():
+                for transaction in scenario.steps[step] if step < len(scenario.steps) else []:
+                    connection.execute(transaction)
+        there.does("pipeline.sync() and None")
+        wrong[f"after step {step}"] = differences(database, here, tables)
+    assert {when: each for when, each in wrong.items() if each} == {}
+    assert there.does("pipeline.verify().equal")
+
+
+@LONG
+def test_executors_and_machines_die_under_a_driver_in_slotlakes_process(
+    database: Database, both: Both, cluster: SparkCluster
+) -> None:
+    """An executor, then a whole machine, in the middle of a sync, maintenance and verify."""
+    database.execute(
+        "CREATE TABLE large (id int PRIMARY KEY, v text);"
+        "INSERT INTO large SELECT g, md5(g::text) FROM generate_series(1, 100000) g"
+    )
+    there, here = both(["large"])
+    there.does("pipeline.init() and None")
+    kills = [lambda: cluster.kill_executor(0), lambda: cluster.kill_worker(1)]
+    for number, kill in enumerate(kills):
+        database.execute(f"UPDATE large SET v = v || '{number}' WHERE id % 3 = {number}")
+        for work in ("sync", "maintain"):
+            with cluster.losing(kill):
+                there.does(f"pipeline.{work}() and None")
+        with cluster.losing(kill, busy_seconds=0.1):
+            report = there.does("pipeline.verify().as_dict()")
+        assert report["equal"]
+        assert report["tables"]["public.large"]["lake_read_by"] == EXECUTORS
+    assert_equal(database, here, ["large"])

@@ -16,7 +16,7 @@ import pytest
 from slotlake import Pipeline
 from slotlake.expectations.results import EXECUTORS, SLOTLAKE, Report
 from slotlake.infra.pipeline_open import OpenPipeline
-from slotlake.spark.read.executors import ClusterReadPoint
+from slotlake.spark.read.executors import ClusterReadPoint, python_trouble
 from slotlake.spark.read.point import ReadPoint
 from tests.conftest import Database
 from tests.e2e.oracle import assert_equal, pipeline_file
@@ -95,9 +95,11 @@ def test_executors_find_what_slotlake_finds(
         assert not by_executors.equal
         assert {table.lake_read_by for table in by_executors.tables.values()} == {EXECUTORS}
         assert not [each for each in caplog.records if "executors" in each.getMessage()]
+        assert not python_trouble(session)
         # Executors without such a Python.
         with monkeypatch.context() as patch:
             patch.setattr(session.sparkContext, "pythonExec", "/nonexistent/python3")
+            assert python_trouble(session)
             with caplog.at_level(logging.WARNING):
                 alone = pipeline.verify()
         [line] = [each.getMessage() for each in caplog.records if "executors" in each.getMessage()]
