@@ -20,6 +20,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 
 from slotlake.decoder.errors import PipelineFileError
 from slotlake.infra.config.airflow import AirflowSection
+from slotlake.infra.config.airflow_connection import connection_text
 from slotlake.infra.config.expectations import ExpectationsSection, require_project
 from slotlake.infra.config.sections import (
     ChangeLogSection,
@@ -370,19 +371,5 @@ def resolve_secret(value: str, where: str) -> str:
             )
         return os.environ[name]
     if value.startswith("airflow:"):
-        return _airflow_connection(value.removeprefix("airflow:"), where)
+        return connection_text(value.removeprefix("airflow:"), where)
     return value
-
-
-def _airflow_connection(connection_id: str, where: str) -> str:
-    try:
-        from airflow.sdk import BaseHook
-
-        uri = str(BaseHook.get_connection(connection_id).get_uri())
-    except Exception as error:  # noqa: BLE001 - each secrets backend of Airflow has errors of its own
-        raise PipelineFileError(
-            f"the Airflow connection {connection_id!r} cannot be read ({type(error).__name__})",
-            where=where,
-            way_out="create it in Airflow (Admin, Connections) and run inside Airflow, or use env:NAME",
-        ) from None
-    return re.sub(r"^postgres://", "postgresql://", uri)
