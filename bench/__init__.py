@@ -43,6 +43,7 @@ BENCHES = {
     "merge_unclustered_vs_plain_merge": "slotlake.bench.merge",
     "one_row_sync_s": "slotlake.bench.sync",
     "lag_s": "slotlake.bench.sync",
+    "verify_load_percent": "slotlake.bench.verifying.load",
     "ten_of_a_thousand_vs_ten": "slotlake.bench.tables.placed",
     "many_tables": "slotlake.bench.tables.sizes",
     "ten_thousand_points_vs_few": "slotlake.bench.points",

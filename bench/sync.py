@@ -54,7 +54,7 @@ _ACCOUNTS, _ACCOUNTS_PER_SCALE = 1_000_000, 100_000
 _RATE, _CLIENTS = 400, 4
 _WARM_SECONDS, _WARM_BATCHES, _SECONDS = 20, 10, 90
 _BEAT_SECONDS = 0.25
-_LINES = "run.jsonl"
+LINES = "run.jsonl"
 _CATALOG = "SLOTLAKE_BENCH_CATALOG"
 
 
@@ -112,19 +112,19 @@ def _synced(
 
 def lag_s(progress: Progressing) -> list[Figure]:
     """Commit to queryable, of heartbeats beside the demo's load."""
-    with _bank() as server, bench_folder() as folder:
-        file = _pipeline_file(server, folder)
+    with bank() as server, bench_folder() as folder:
+        file = pipeline_file(server, folder)
         with Pipeline.open(file) as pipeline:
             pipeline.init(progress=progress)
-        with _written(server), _running(file) as run, _reading(folder) as reader:
+        with written(server), running(file) as run, _reading(folder) as reader:
             progress("lag_s: warming up", 0)
             sent = _beats(server, _WARM_SECONDS, 0)
-            while len((folder / _LINES).read_text().splitlines()) < _WARM_BATCHES and run.poll() is None:
+            while len((folder / LINES).read_text().splitlines()) < _WARM_BATCHES and run.poll() is None:
                 sent |= _beats(server, 1, len(sent))
             progress("lag_s: measuring", 0)
             measured = _beats(server, runs_asked(_SECONDS), len(sent))
             seen = _seen(reader, len(sent) + len(measured), run)
-        lines = map(json.loads, (folder / _LINES).read_text().splitlines())
+        lines = map(json.loads, (folder / LINES).read_text().splitlines())
         batches = [line for line in lines if line["transactions"]]
     return [_lag_figure(measured, seen, batches)]
 
@@ -151,19 +151,20 @@ def _lag_figure(sent: dict[int, float], seen: dict[int, float], batches: list[di
 
 
 @contextmanager
-def _bank() -> Iterator[EmbeddedPostgres]:
+def bank() -> Iterator[EmbeddedPostgres]:
     """A server with pgbench's tables and one for heartbeats; a commit waits until its WAL is written."""
     with temporary_postgres(conf={"max_wal_size": "8GB", "checkpoint_timeout": "1h"}) as server:
         with psycopg.connect(server.dsn(), autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {DATABASE}")
         scale = max(1, rows_asked(_ACCOUNTS) // _ACCOUNTS_PER_SCALE)
-        _pgbench(server, "--initialize", "--quiet", f"--scale={scale}").wait()
+        pgbench(server, "--initialize", "--quiet", f"--scale={scale}").wait()
         with psycopg.connect(server.dsn(DATABASE), autocommit=True) as connection:
             connection.execute("CREATE TABLE heartbeat (id bigint PRIMARY KEY, sent timestamptz)")
         yield server
 
 
-def _pgbench(server: EmbeddedPostgres, *options: str) -> subprocess.Popen[bytes]:
+def pgbench(server: EmbeddedPostgres, *options: str) -> subprocess.Popen[bytes]:
+    """Start pgbench."""
     return subprocess.Popen(
         [server.program("pgbench"), *options],
         env=server.client_environment(DATABASE),
@@ -173,19 +174,19 @@ def _pgbench(server: EmbeddedPostgres, *options: str) -> subprocess.Popen[bytes]
 
 
 @contextmanager
-def _written(server: EmbeddedPostgres) -> Iterator[None]:
+def written(server: EmbeddedPostgres) -> Iterator[None]:
     """Let pgbench write, as in the demo."""
     options = ("--no-vacuum", f"--client={_CLIENTS}", "--jobs=1", f"--rate={_RATE}", "--time=3600")
-    with _ended(_pgbench(server, *options)):
+    with ended(pgbench(server, *options)):
         yield
 
 
 @contextmanager
-def _running(file: Path) -> Iterator[subprocess.Popen[bytes]]:
+def running(file: Path) -> Iterator[subprocess.Popen[bytes]]:
     """`slotlake run`, as a user starts it; what it prints goes to a file."""
-    with (file.parent / _LINES).open("wb") as output:
+    with (file.parent / LINES).open("wb") as output:
         command = [sys.executable, "-m", "slotlake", "run", str(file), "--json"]
-        with _ended(subprocess.Popen(command, stdout=output, stderr=subprocess.DEVNULL)) as process:
+        with ended(subprocess.Popen(command, stdout=output, stderr=subprocess.DEVNULL)) as process:
             yield process
 
 
@@ -194,12 +195,13 @@ def _reading(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """The other process, which prints the number of each heartbeat and when it saw it."""
     environment = {**os.environ, _CATALOG: f"sqlite:///{folder}/catalog.db"}
     command = [sys.executable, "-c", _READER, _CATALOG, NAMESPACE]
-    with _ended(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)) as process:
+    with ended(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)) as process:
         yield process
 
 
 @contextmanager
-def _ended(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+def ended(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    """End a process at the end of the block."""
     try:
         yield process
     finally:
@@ -249,7 +251,8 @@ def _end_later(reader: subprocess.Popen[bytes], patience: Event) -> None:
         reader.kill()
 
 
-def _pipeline_file(server: EmbeddedPostgres, folder: Path) -> Path:
+def pipeline_file(server: EmbeddedPostgres, folder: Path) -> Path:
+    """Write the file of a pipeline over all tables of `bank`."""
     file = folder / "bench.yaml"
     tables: dict[str, dict[str, str]] = {f"public.pgbench_{table}": {} for table in _TABLES}
     contents = {

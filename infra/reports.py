@@ -357,6 +357,8 @@ class StatusReport(Watched):
     ``set_aside``: tables that are not followed, each with what `spark.publish.aside.Aside` tells.
     ``views``: the namespaces of pinned views, each with its point.
     ``batch_lag_seconds``: of the newest batch with transactions, from its oldest commit to its publication.
+    ``verification``: ``different``: the tables that differ as far as verifications know; of slices, if there
+    are any: ``slices``, ``never`` (found equal), ``oldest`` (seconds since 1970); None: none was verified.
     ``copy``: a copy that is under way or was cut off: process, lsn, since, slot (None: it holds none).
     """
 
@@ -381,4 +383,5 @@ class StatusReport(Watched):
     set_aside: list[dict[str, Any]] = field(default_factory=list)
     views: dict[str, str | None] = field(default_factory=dict)
     batch_lag_seconds: float | None = None
+    verification: dict[str, Any] | None = None
     warnings: list[str] = field(default_factory=list)

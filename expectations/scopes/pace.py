@@ -16,7 +16,7 @@ from typing import Any
 
 import psycopg
 
-_REST_SECONDS_MAX = 300.0
+_REST_SECONDS_MAX = 3600.0
 
 
 class StoppedError(Exception):

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from slotlake.decoder.errors import BusyError
 from slotlake.decoder.lsn import format_lsn, parse_lsn
 from slotlake.expectations.results import ASIDE, CHANGED, FULL, LOCKED, ROLLING, Report, TableResult
-from slotlake.infra.care.rolling import coverage, credit_after, note_turn
+from slotlake.infra.care.rolling import credit_after, note_turn
 from slotlake.infra.care.verified import changed_verified
 from slotlake.infra.journal.events import note_verification
+from slotlake.infra.journal.verified import coverage
 from slotlake.spark.names import postgres_name
 
 if TYPE_CHECKING:

@@ -144,25 +144,6 @@ def note_turn(entry: Note, turn: Turn, position: int, *, equal: bool) -> None:
                 note.update(time=round(time.time(), 3), lsn=format_lsn(position))
 
 
-def coverage(verified: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return how much the rolling part covers; None without slices.
-
-    Returns:
-        ``slices``; ``never``: those that were never found equal; ``oldest``: when the slice was last found
-        equal, or first planned, for which that is longest ago (seconds since 1970).
-    """
-    notes = [
-        note
-        for entry in verified["tables"].values()
-        if isinstance(entry, dict)
-        for note in entry.get("slices", ())
-    ]
-    if not notes:
-        return None
-    never = sum(note["lsn"] is None for note in notes)
-    return {"slices": len(notes), "never": never, "oldest": min(note["time"] for note in notes)}
-
-
 def _needs_slicing(entry: Note, table: SourceTable, rows: int) -> bool:
     if entry.get("relation") != table.relation_id or not entry.get("slices"):
         return True

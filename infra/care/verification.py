@@ -35,10 +35,10 @@ from slotlake.infra.care.comparing import Comparison
 from slotlake.infra.care.outcome import note_outcome
 from slotlake.infra.care.reading import reading_noted
 from slotlake.infra.care.suites import suites_checked
-from slotlake.infra.care.verified import read_verified
 from slotlake.infra.copy.joining_record import joining_table_names
 from slotlake.infra.copy.tables import published_tables
 from slotlake.infra.joining.recopying import progress_by_table
+from slotlake.infra.journal.verified import read_verified
 from slotlake.infra.locking.machine import exclusive
 from slotlake.infra.selection.tables import comparable, refuse_changed
 from slotlake.infra.sync.refill import fill_added_columns, has_unfilled_columns
@@ -153,7 +153,7 @@ def begin(pipeline: OpenPipeline, request: VerifyRequest, progress: Progressing)
         tables, aside = _tables(pipeline, snapshot, point), _aside(pipeline, point)
         if request.tables:
             tables, aside = _named(tables, aside, request.tables)
-        verified = read_verified(pipeline.file)
+        verified = read_verified(pipeline.file.state_dir)
         if request.scope == CHANGED:
             fetch_batches(pipeline, verified, point.position)
         comparison = Comparison(

@@ -13,19 +13,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from slotlake.infra.state_file import StateFile
+from slotlake.infra.journal.verified import read_verified, verified_note
 
 if TYPE_CHECKING:
-    from slotlake.infra.config.pipeline_file import PipelineFile
     from slotlake.infra.pipeline_open import OpenPipeline
 
-_NOTE, _LOCK = "verified.json", "verified.lock"
+_LOCK = "verified.lock"
 _WAIT_SECONDS = 60.0
-
-
-def read_verified(file: PipelineFile) -> dict[str, Any]:
-    """Return the note: ``tables`` by the source's name, ``open`` differences, ``credit_from``."""
-    return _whole(StateFile(file.state_dir / _NOTE).mapping())
 
 
 @contextmanager
@@ -48,12 +42,6 @@ def changed_verified(pipeline: OpenPipeline) -> Iterator[dict[str, Any]]:
         if pipeline.state is not None:  # its notes are written only by who has the lock
             resources.enter_context(pipeline.locks.taken("verify", _WAIT_SECONDS))
             pipeline.state.refresh()
-        note = StateFile(folder / _NOTE)
-        content = _whole(note.mapping())
+        content = read_verified(folder)
         yield content
-        note.write(content)
-
-
-def _whole(content: dict[str, Any]) -> dict[str, Any]:
-    parts = {name: content.get(name) for name in ("tables", "open")}
-    return {**content, **{name: part if isinstance(part, dict) else {} for name, part in parts.items()}}
+        verified_note(folder).write(content)

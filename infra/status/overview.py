@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -19,6 +21,7 @@ from slotlake.infra.advance.findings import quick_findings
 from slotlake.infra.advance.gates import refusal
 from slotlake.infra.config.private_files import with_private_files
 from slotlake.infra.copy.unfinished import unfinished
+from slotlake.infra.journal.verified import coverage, read_verified
 from slotlake.infra.reports import Alarm, StatusReport, TableStatus, Watched
 from slotlake.infra.selection.derived_gone import gone_alarms
 from slotlake.infra.selection.pending import pending_warnings
@@ -107,8 +110,30 @@ def overview(pipeline: OpenPipeline) -> StatusReport:
         set_aside=[] if lake.point is None else set_aside_entries(pipeline, lake.point),
         views={} if lake.point is None else _views(pipeline),
         batch_lag_seconds=None if lake.point is None else _batch_lag(lake.point),
+        verification=_verification(pipeline),
         warnings=_warnings(pipeline, lake, source, copy, alarms),
     )
+
+
+def _verification(pipeline: OpenPipeline) -> dict[str, Any] | None:
+    verified = read_verified(pipeline.file.state_dir)
+    if not verified["tables"] and not verified["open"]:
+        return None
+    return {"different": sorted(verified["open"]), **(coverage(verified) or {})}
+
+
+def _verification_warnings(pipeline: OpenPipeline) -> Iterator[str]:
+    verification, within = _verification(pipeline) or {}, pipeline.file.verify.full_within
+    if different := verification.get("different"):
+        yield (
+            f"found different from the source, and not equal since: {', '.join(different[:10])}: "
+            "slotlake verify lists the keys, slotlake backfill reads such rows again"
+        )
+    if within is not None and time.time() - verification.get("oldest", time.time()) > within:
+        yield (
+            "not all rows were verified within verify.full_within: is cdc_verify, or slotlake run, at work? "
+            "Else choose a longer time, or a greater source_load"
+        )
 
 
 def _batch_lag(point: ReadPoint) -> float | None:
@@ -210,6 +235,7 @@ def _warnings(
     if point is not None and source.published is not None:
         warnings += _ignored_tables(pipeline, point, source.published)
     warnings += [str(alarm) for alarm in alarms]
+    warnings += _verification_warnings(pipeline)
     if slot is not None and slot.wal_status == "extended":
         warnings.append("the slot retains more WAL than max_wal_size (wal_status extended): sync soon")
     if point is not None:

@@ -1,12 +1,13 @@
 """Reads those rows of a table at a read point whose key some choice takes, as PostgreSQL's text.
 
-The texts of the key's columns decide, and only the chosen rows become text.  Of a range of whole numbers,
-only files are read whose bounds say that they may have some.
+The texts of the key's columns decide.  Of each file these columns are read first, and the others only if it
+has a chosen row; of a range of whole numbers, only files are looked at whose bounds say that they may have
+some.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -16,6 +17,8 @@ import pyarrow as pa
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, GreaterThanOrEqual, LessThan
 
 from slotlake.decoder.compiled.arrays import arrow
+from slotlake.spark.read.point import scan_columns_of
+from slotlake.spark.read.scan import Probe
 
 if TYPE_CHECKING:
     from slotlake.spark.read.point import ReadPoint
@@ -63,7 +66,9 @@ def chosen_text_batches(
         KeyError: the lake has no such table, or column.
         LakeError: a file cannot be read.
     """
-    chosen, typed = point.typed_batches(table, columns, lambda present: _files(choice, present))
+    chosen, typed = point.typed_batches(
+        table, columns, lambda ids, present: (_files(choice, present), _probe(choice, ids, present))
+    )
     for batch in typed:
         texts = _Texts(batch, chosen)
         rows = arrow(choice.mask([texts.of(name) for name in choice.key]))
@@ -102,6 +107,17 @@ class _Texts:
                 )
             place += 1 + exact
         raise KeyError(name)
+
+
+def _probe(choice: RowChoice, ids: Mapping[str, int], columns: Sequence[LakeColumn]) -> Probe:
+    by_name = {column.name: column for column in columns}
+    key, scan_columns = scan_columns_of(ids, [by_name[name] for name in choice.key])
+
+    def is_wanted(batch: pa.RecordBatch) -> bool:
+        texts = _Texts(batch, key)
+        return bool(choice.mask([texts.of(name) for name in choice.key]).any())
+
+    return Probe(scan_columns, is_wanted)
 
 
 def _files(choice: RowChoice, columns: Sequence[LakeColumn]) -> BooleanExpression:

@@ -38,9 +38,9 @@ from slotlake.spark.tables.settle import schema_id_at, shape_at
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression
 
-    from slotlake.spark.read.scan import ScanColumn
+    from slotlake.spark.read.scan import Probe, ScanColumn
 
-    FilesOf = Callable[[Sequence[LakeColumn]], BooleanExpression]
+    FilesOf = Callable[[Mapping[str, int], Sequence[LakeColumn]], tuple[BooleanExpression, Probe]]
 
 
 @dataclass(frozen=True)
@@ -309,7 +309,7 @@ class ReadPoint:
             return None
         schema = self._schema(self.find(table))
         by_name = {column.name: derived_column(column) for column in schema.live}
-        chosen, scan_columns = _scan_columns(
+        chosen, scan_columns = scan_columns_of(
             self.pinned[name].field_ids, [by_name[column] for column in columns]
         )
         typed = scan(self.pinned[name].location, self._snapshot_id(name), scan_columns, HOLDS)
@@ -321,7 +321,7 @@ class ReadPoint:
         """The columns to read, whether each has a companion, and the batches that have them.
 
         Args:
-            files: what holds of the bounds of the files that are read, of these columns; None: of all files.
+            files: which of the files are read (further arguments of `scan`); None: all.
         """
         from slotlake.spark.read.scan import scan
 
@@ -334,8 +334,8 @@ class ReadPoint:
         if columns is not None:
             by_name = {column.name: column for column in present}
             present = [by_name[column] for column in columns]
-        chosen, scan_columns = _scan_columns(ids, present)
-        of_files = () if files is None else (files(present),)
+        chosen, scan_columns = scan_columns_of(ids, present)
+        of_files = () if files is None else files(ids, present)
         return chosen, scan(self.pinned[name].location, self._snapshot_id(name), scan_columns, *of_files)
 
     def marked_rows(self, table: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch] | None:
@@ -362,16 +362,16 @@ class ReadPoint:
         ids, schema = self.pinned[name].field_ids, self._schema(name)
         by_name = {column.name: column for column in schema.live if column.lake_name in ids}
         names = list(by_name) if columns is None else columns
-        chosen, scan_columns = _scan_columns(ids, [by_name[column] for column in names])
+        chosen, scan_columns = scan_columns_of(ids, [by_name[column] for column in names])
         scan_columns.append(ScanColumn(ids[soft_deletes.DELETED], pa.field(soft_deletes.DELETED, pa.bool_())))
         batches = scan(self.pinned[name].location, self._snapshot_id(name), scan_columns)
         return chosen, (soft_deletes.with_state(batch, deleted) for batch in batches)
 
 
-def _scan_columns(
+def scan_columns_of(
     ids: Mapping[str, int], columns: Sequence[LakeColumn]
 ) -> tuple[list[tuple[LakeColumn, bool]], list[ScanColumn]]:
-    """Columns, whether each has a companion, and what is to be read for them."""
+    """Return columns, whether each has a companion, and what is to be read for them."""
     from slotlake.spark.read.scan import ScanColumn
 
     chosen = [(column, column.exact and column.exact_name in ids) for column in columns]

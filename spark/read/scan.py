@@ -8,7 +8,7 @@ added.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,16 +38,31 @@ class ScanColumn:
     field: pa.Field
 
 
+@dataclass(frozen=True)
+class Probe:
+    """A look at some columns of a file, which says whether the file is read.
+
+    Attributes:
+        columns: the columns.
+        is_wanted: whether a batch of them has rows that are wanted.
+    """
+
+    columns: Sequence[ScanColumn]
+    is_wanted: Callable[[pa.RecordBatch], bool]
+
+
 def scan(
     metadata_location: str,
     snapshot_id: int,
     columns: Sequence[ScanColumn],
     partitions: str | BooleanExpression = _ALL,
+    probe: Probe | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Every live row of a snapshot, in no particular order; batches of at most `BATCH_ROWS` rows.
 
     Args:
-        partitions: only files of which this holds; of the columns that the table is partitioned by.
+        partitions: only files of which this can hold, by their partition and their bounds.
+        probe: only files that it wants; it reads its own columns first.
 
     Raises:
         LakeError: a file is missing or of a kind that this version does not read.
@@ -57,6 +72,10 @@ def scan(
     try:
         for task in table.scan(partitions, snapshot_id=snapshot_id).plan_files():
             deleted = _deleted_positions(task, position_deletes)
+            if probe is not None:
+                looked_at = _live_rows(task.file.file_path, probe.columns, deleted)
+                if not any(map(probe.is_wanted, looked_at)):
+                    continue
             yield from _live_rows(task.file.file_path, columns, deleted)
     except LakeError:
         raise

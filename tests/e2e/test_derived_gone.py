@@ -102,6 +102,13 @@ def test_between_apply_and_publish(life: Path, database: Database) -> None:
         (warning,) = pipeline.sync().warnings
         assert "shop.t__changes" in warning
         assert "it began again" in warning
+        with open_catalog(pipeline.lake) as catalog:  # the mirror, too: its copy makes them all
+            catalog.drop([LakeName("shop", "t"), HISTORY, CHANGES])
+        for name in ("t", "t__history", "t__changes"):
+            lake_files.remove_tree(table_directory(pipeline.lake, LakeName("shop", name)))
+        report = pipeline.sync()
+        assert report.added_tables == ["public.t"]
+        assert sum("is there again" in warning for warning in report.warnings) == 2
         _open_versions_are_the_source(pipeline, database)
 
 
@@ -158,6 +165,10 @@ def test_registered_again_and_on_trouble_stop(life: Path, database: Database) ->
         database.execute("UPDATE t SET v = 'later' WHERE id = 4; UPDATE good SET v = 'later'")
         report = pipeline.sync()
         assert "is in the catalog again, without the changes of meanwhile" in report.set_aside["public.t"]
+        (warning,) = report.warnings
+        assert warning.endswith(
+            "shop.t__history had been dropped from the catalog by someone else, and is there again"
+        )
         assert_equal(database, pipeline, ["good"])
         assert pipeline.sync().resumed == ["public.t"]
         assert _alarms(pipeline) == []

@@ -12,8 +12,9 @@ import pytest
 from slotlake import Pipeline
 from slotlake.decoder.errors import PipelineFileError
 from slotlake.infra.care import rolling
-from slotlake.infra.care.verified import changed_verified, read_verified
+from slotlake.infra.care.verified import changed_verified
 from slotlake.infra.journal.journal import Journal
+from slotlake.infra.journal.verified import coverage, read_verified
 from slotlake.spark.read.point import ReadPoint
 from tests.conftest import Database
 from tests.e2e.oracle import pipeline_file
@@ -83,6 +84,8 @@ def test_a_wrong_row_that_does_not_change_is_found_within_the_time(opened: tuple
     }
     line = Journal(pipeline.file.state_dir).verifications.newest()[0]
     assert line["unresolved"] == ['public."By Text"', "public.t"]
+    assert pipeline.status().verification == {"different": line["unresolved"], **_rolling(pipeline)}
+    assert any("found different" in warning for warning in pipeline.status().warnings)
     assert pipeline.verify("changed").equal
     pipeline.backfill(["t", '"By Text"'])
     assert pipeline.verify("rolling").equal  # what differed is compared by each run
@@ -114,6 +117,6 @@ def _forget(pipeline: Any) -> None:
 
 
 def _rolling(pipeline: Any) -> dict[str, Any]:
-    covered = rolling.coverage(read_verified(pipeline.file))
+    covered = coverage(read_verified(pipeline.file.state_dir))
     assert covered is not None
     return covered

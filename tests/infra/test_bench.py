@@ -255,6 +255,7 @@ LONGER = {
     "copy_vs_copy_binary",
     "merge_1k_vs_plain_merge",
     "verify_by_executors",
+    "verify_load_percent",
     "two_workers_vs_one",
 }
 TRIED = [name for name in BENCHES if name not in LONGER or os.environ.get("SLOTLAKE_TEST_LONG")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -63,6 +64,7 @@ def _status_rows(report: StatusReport) -> dict[str, str | None]:
         "WAL written": None if rate is None else f"{size_text(round(rate))}/s",
         "slot invalidated in": _invalidation(report),
         "ranges by machine": _machines(report),
+        "verification": _verification(report),
         "archived batches": f"{report.changelog_batches} ({size_text(report.changelog_bytes)})",
     }
 
@@ -79,6 +81,18 @@ def _lag(report: StatusReport) -> str | None:
 def _batch_lag(report: StatusReport) -> str | None:
     lag = report.batch_lag_seconds
     return None if lag is None else f"{lag:,.1f} s from its oldest commit to its publication"
+
+
+def _verification(report: StatusReport) -> str | None:
+    known = report.verification
+    if known is None:
+        return None
+    different = f"{len(known['different'])} tables differ" if known["different"] else "no difference is known"
+    if "slices" not in known:
+        return different
+    waited = span(max(0.0, time.time() - known["oldest"]))
+    never = f", {known['never']:,} never found equal" if known["never"] else ""
+    return f"{different}; {known['slices']:,} slices{never}, the oldest has waited {waited}"
 
 
 def _invalidation(report: StatusReport) -> str | None:

@@ -1,0 +1,4 @@
+"""What a verification costs the source.
+
+Others import `load`.
+"""
