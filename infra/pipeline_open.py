@@ -387,4 +387,5 @@ def lake_settings(file: PipelineFile) -> LakeSettings:
         views=lake.views,
         shared=file.shares_state,
         slice_bytes=file.spark.memory_mb << 20,
+        packs=file.maintenance.in_sync,
     )

@@ -93,6 +93,7 @@ class LakeSettings:
         views: are there namespaces whose tables are pinned to a point?
         shared: do several machines work on it, so that ranges of a copy must not stay on one?
         slice_bytes: so much memory this process may take for the changes that it folds at a time.
+        packs: may a batch that is staged without Spark take the rows of small files into its own file?
     """
 
     catalog: str
@@ -113,6 +114,7 @@ class LakeSettings:
     views: bool = False
     shared: bool = False
     slice_bytes: int = 640 << 20
+    packs: bool = True
 
     def format_of(self, table: str) -> int:
         """The format that a table, and its derived tables, are to have.

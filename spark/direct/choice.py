@@ -27,7 +27,7 @@ from slotlake.spark.tables.settle import settle
 # A switch of the tests: each batch through the MERGE, those that suit directly, or an error for the others.
 SWITCH: Final = "SLOTLAKE_DIRECT"
 NEVER, USUALLY, ALWAYS = "never", "usually", "always"
-_DEFAULT: Final = NEVER
+_DEFAULT: Final = USUALLY
 # From measurement (docs/adr/0064).
 ROWS_MAX: Final = 5_000
 # Properties by which a user may have files written in a way that only Iceberg's own writers know.

@@ -154,7 +154,7 @@ class _Staging:
         entries = {**work.point.summary, STEPS: "1", RUN: work.run, **properties}
         deleted = self._deleted(old.replaced)
         rows = new_rows(self._metadata, target, old, self._reading)
-        packed = files_to_pack(self._live, self._metadata["default-spec-id"])
+        packed = files_to_pack(self._live, self._metadata["default-spec-id"]) if work.lake.packs else []
         rows = with_packed(rows, self._reading, packed, deleted)
         change = Change(rows, deleted, packed)
         with open_catalog(work.lake) as catalog:
