@@ -21,7 +21,7 @@ FOLDERS = ("decoder", "spark", "expectations", "infra", "bench", "dags")
 EXTRAS = {
     "dags": {"airflow"},
     "infra/airflow": {"airflow"},
-    "infra/config/pipeline_file.py": {
+    "infra/config/airflow_connection.py": {
         "airflow"
     },  # follows airflow:CONN_ID, with an error where there is none
     "infra/local": {"demo"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from slotlake.spark.direct.choice import NEVER, SWITCH
 from slotlake.spark.merge import sql as apply_sql
 from tests.spark.lake_lab import UNCHANGED, Lab, delete, insert, relation, truncate, update
 
@@ -98,7 +99,8 @@ def test_the_copy_itself_can_hold_such_values(lab: Lab) -> None:
 
 @pytest.fixture
 def replacing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As for a large table."""
+    """As for a large table, and by Spark's statements."""
+    monkeypatch.setenv(SWITCH, NEVER)
     monkeypatch.setattr(apply_sql, "_REPLACE_BATCH_ROWS_MIN", 1)
     monkeypatch.setattr(apply_sql, "_REPLACE_ROWS_MIN", 0)
 
@@ -164,6 +166,7 @@ def test_few_changes_are_replaced_too_where_their_keys_lie_far_apart(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(apply_sql, "_REPLACE_ROWS_MIN", 0)
+    monkeypatch.setenv(SWITCH, NEVER)  # the statements of Spark
     lab.init({ORDERS: [order(1), order(9_000_000)]})
     lab.sync(update(ORDERS, **order(1, "y")), insert(ORDERS, **order(2)))
     lab.sync(update(ORDERS, **order(1, "z")), update(ORDERS, **order(9_000_000, "z")))

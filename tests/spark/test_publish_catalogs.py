@@ -18,6 +18,7 @@ from slotlake.spark.catalog.open import check_lake, open_catalog
 from slotlake.spark.catalog.rest import RestPointers
 from slotlake.spark.catalog.rest_changes import COPYING
 from slotlake.spark.copy.initial import InitialCopy, is_initialised
+from slotlake.spark.direct.choice import NEVER, SWITCH
 from slotlake.spark.lake import KeepPoints, LakeSettings
 from slotlake.spark.maintenance.expiry import Grace
 from slotlake.spark.maintenance.removal import drop_tables
@@ -59,7 +60,7 @@ def _lake(uri: str, folder: Path) -> LakeSettings:
     return LakeSettings("lake", uri, f"file://{folder}/warehouse", namespace, KeepPoints(3))
 
 
-def test_a_life_on_each_kind_of_catalog(anywhere: Lab) -> None:
+def test_a_life_on_each_kind_of_catalog(anywhere: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     lab = anywhere
     lab.init(FIRST)
     lab.sync(update(ONE, id="1", n="2.5", v="1"), update(TWO, id="1", v="1"))
@@ -69,9 +70,11 @@ def test_a_life_on_each_kind_of_catalog(anywhere: Lab) -> None:
         [("1", "1.5", "0")],
         [("1", "0")],
     )
+    monkeypatch.setenv(SWITCH, NEVER)  # by Spark's MERGE, which leaves files to be packed
     _a_table_joins(lab)
     for number in range(3):
         lab.sync(update(ONE, id="1", n="0", v=str(number)))
+    monkeypatch.delenv(SWITCH)
     with open_catalog(lab.lake) as catalog:
         pointers = catalog.pointers()
         assert {name: catalog.pointer(name) for name in catalog.names()} == dict(pointers)
