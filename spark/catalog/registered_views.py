@@ -230,7 +230,7 @@ class RegisteredViews:
         """Make the namespaces that stay at this point, and remove those of points that are kept no more."""
         staying_ones = [space for space in spaces.values() if not space.follows]
         self._forget([space for space in staying_ones if space.position is None])
-        stays, remaining = staying(spaces.values(), tagged, position, time.time())
+        stays, remaining = staying(spaces.values(), tagged, position, time.time(), self._lake.keep.count)
         # That of the lake's own namespace last: whoever finds it finds the others.
         for base in sorted(tables, key=lambda each: each == self._lake.namespace) if stays else ():
             name = point_namespace(base, position)

@@ -63,19 +63,25 @@ def point_namespace(base: str, position: int) -> str:
 
 
 def staying(
-    spaces: Iterable[ViewNamespace], tagged: Collection[int], position: int, now: float
+    spaces: Iterable[ViewNamespace], tagged: Collection[int], position: int, now: float, count: int
 ) -> tuple[bool, set[int]]:
     """Return whether this point gets namespaces that stay, and the points whose namespaces then stay.
+
+    A point gets them if the last ones were made long ago, or if their point is about to leave: when batches
+    follow each other so quickly that all kept points are younger than that, there are still some.
 
     Args:
         spaces: the namespaces of views.
         tagged: the points that are kept.
         position: the point.
         now: in seconds since 1970.
+        count: how many points are kept at most.
     """
     made = {space.position: space.made for space in spaces if not space.follows and space.position}
     newest = max((each for at, each in made.items() if at != position), default=0.0)
-    stays = position in tagged and (position in made or now - newest >= SECONDS_APART)
+    older = [at for at in tagged if at < max((each for each in made if each != position), default=0)]
+    leaves = not older and len(tagged) >= count
+    stays = position in tagged and (position in made or leaves or now - newest >= SECONDS_APART)
     points = {*made, position} if stays else {*made}
     return stays, set(sorted(at for at in points if at in tagged)[-STAYING:])
 

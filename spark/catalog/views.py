@@ -178,7 +178,7 @@ def _stay(
 ) -> None:
     """Make the namespaces that stay at this point, and remove those of points that are kept no more."""
     now = time.time()
-    stays, remaining = staying(spaces.values(), tagged, position, now)
+    stays, remaining = staying(spaces.values(), tagged, position, now, lake.keep.count)
     if stays:
         again = [point_namespace(base, position) for base in bases]
         forget(connection, lake, [name for name in again if name in spaces])

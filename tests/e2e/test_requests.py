@@ -59,7 +59,9 @@ EXPECTED_DIRECTLY = Counter(
         "slotlake: PUT metadata file of commits": 1,
     }
 )
-CHAIN_DIRECTLY = 5  # look, read, write what is staged, write the publication: 4 on a quiet machine
+# Look, read, write what is staged, write the publication: 4 on a quiet machine; on a busy one the uploads of
+# a wave do not begin together, and 7 were seen.
+CHAIN_DIRECTLY = 10
 # 20 to 22 on a quiet machine; the files of a publication in turn would be four more.
 CHAIN = 23
 

@@ -9,6 +9,7 @@ import pytest
 from slotlake.spark.catalog.base import load_one
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.copy.initial import InitialCopy
+from slotlake.spark.direct.choice import NEVER, SWITCH
 from slotlake.spark.names import LakeName
 from slotlake.spark.publish.commits import Point
 from slotlake.spark.tables.metadata import head, summary
@@ -32,7 +33,8 @@ def stock(lab: Lab) -> Lab:
     return lab
 
 
-def test_files_of_a_table_that_is_only_updated(stock: Lab) -> None:
+def test_files_of_a_table_that_is_only_updated(stock: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SWITCH, NEVER)  # by Spark's MERGE
     for quantity in (1, 2):
         ids = range(quantity, ROWS, 7)
         stock.sync(*(update(STOCK, **{**_row(i, quantity), "note": UNCHANGED}) for i in ids))
