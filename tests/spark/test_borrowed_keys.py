@@ -26,6 +26,9 @@ from tests.spark.rest_catalog import LocalRestCatalog
 ASKS = {"header.X-Iceberg-Access-Delegation": "vended-credentials"}
 
 
+pytestmark = pytest.mark.server  # Java, for the catalog
+
+
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LendingStore]:
     with LendingStore(tmp_path_factory.mktemp("lending")) as running:
