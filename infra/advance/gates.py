@@ -10,7 +10,7 @@ that was killed in the middle goes on.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -105,7 +105,7 @@ def require_gates(pipeline: OpenPipeline, batch: Batch) -> None:
             pipeline.session.table(f"{name.sql(pipeline.lake.catalog)}.branch_stage"),
             partial(rows_yesterday, pipeline, name),
         )
-        for name, table in _staged_tables(pipeline, batch)
+        for name, table in _staged_tables(pipeline, batch, gates)
         for suite in gates.get(table, ())
     }
     if not rows:
@@ -176,17 +176,22 @@ def _note(pipeline: OpenPipeline) -> StateFile:
     return StateFile(pipeline.file.state_dir / "gate.json")
 
 
-def _staged_tables(pipeline: OpenPipeline, batch: Batch) -> Iterator[tuple[LakeName, tuple[str, str]]]:
-    """The mirrors for which the batch has staged something: name in the lake, schema and name."""
+def _staged_tables(
+    pipeline: OpenPipeline, batch: Batch, gates: Collection[tuple[str, str]]
+) -> Iterator[tuple[LakeName, tuple[str, str]]]:
+    """The mirrors with gates for which the batch has staged something: name in the lake, schema and name."""
     from slotlake.spark.catalog.base import load_all
     from slotlake.spark.catalog.open import open_catalog
+    from slotlake.spark.names import lake_table
     from slotlake.spark.publish import sidecar
     from slotlake.spark.publish.publication import touched_tables
     from slotlake.spark.tables.metadata import is_staged
     from slotlake.spark.tables.schema import schema_of
 
+    gated = {lake_table(pipeline.lake.namespace, *table) for table in gates}
+    touched = gated & touched_tables(pipeline.lake, batch, sidecar.read(batch)).keys()
     with open_catalog(pipeline.lake) as catalog:
-        tables = load_all(catalog, list(touched_tables(pipeline.lake, batch, sidecar.read(batch))))
+        tables = load_all(catalog, sorted(touched))
     for name, table in tables.items():
         if is_staged(table.metadata):
             schema = schema_of(table.metadata, name)

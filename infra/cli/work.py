@@ -224,6 +224,8 @@ def verify(
 ) -> None:
     """Compare the lake with the source at an exact LSN. If they differ: print the keys and exit with 1.
 
+    When all rows are compared, your own suites are checked too (docs/expectations.md).
+
     The syncs continue: only the step that brings the lake to the LSN takes its turn between them.
     """
     scope = scope_of(full=full, changed=changed, rolling=rolling)
