@@ -111,6 +111,19 @@ def moved_to(store: LocalObjectStore, file: Path) -> None:
     file.write_text("".join(lines))
 
 
+def pyiceberg_properties() -> dict[str, str]:
+    """Return what pyiceberg needs to read a file of the run's lakes by its location."""
+    if not IN_S3:
+        return {}
+    storage = json.loads(os.environ[_VARIABLE])["storage"]
+    return {
+        "s3.endpoint": storage["endpoint"],
+        "s3.access-key-id": storage["access_key"],
+        "s3.secret-access-key": storage["secret_key"],
+        "s3.region": storage.get("region", "us-east-1"),
+    }
+
+
 def lake_in(folder: Path, lake: LakeSettings) -> LakeSettings:
     """Return the settings of a lake in a folder, or where the run's lakes are.
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.read.texts import rows_of
+from tests.storage import pyiceberg_properties
 
 Rows = Counter[tuple[tuple[str, str | None], ...]]
 
@@ -121,6 +122,22 @@ class DuckAttached:
         return self._connection.execute(
             f'SELECT * FROM lake."{self.lake.namespace}"."{table}"{at}'
         ).to_arrow_table()
+
+
+def duckdb_secret(connection: Any) -> None:
+    """Tell DuckDB the keys of the bucket in which the run's lakes are, if they are in one.
+
+    Args:
+        connection: one that has httpfs.
+    """
+    properties = pyiceberg_properties()
+    if properties:
+        host = properties["s3.endpoint"].partition("://")[2]
+        connection.execute(
+            f"CREATE SECRET (TYPE s3, ENDPOINT '{host}', USE_SSL false, URL_STYLE 'path',"
+            f" KEY_ID '{properties['s3.access-key-id']}', SECRET '{properties['s3.secret-access-key']}',"
+            f" REGION '{properties['s3.region']}')"
+        )
 
 
 def duckdb_connection(*extensions: str) -> Any:

@@ -20,7 +20,8 @@ from slotlake.infra.copy.tables import published_tables
 from slotlake.spark.read.point import ReadPoint
 from tests.conftest import Database, fresh_database
 from tests.e2e.oracle import assert_equal, pipeline_file, source_rows
-from tests.spark.test_read_others import _duckdb as duckdb_with_iceberg
+from tests.e2e.readers import duckdb_connection, duckdb_secret
+from tests.storage import pyiceberg_properties
 
 pytestmark = pytest.mark.timeout(600)
 KINDS = """
@@ -118,14 +119,20 @@ def test_other_readers_have_lists_and_structs(lake: Lake) -> None:
         cut = ReadPoint.latest(pipeline.lake)
         where = cut.pinned[cut.find("kinds")].location
     columns = ("id", "a", "r", "p")
-    rows = StaticTable.from_metadata(where).scan(selected_fields=columns).to_arrow().to_pylist()
+    rows = (
+        StaticTable.from_metadata(where, pyiceberg_properties())
+        .scan(selected_fields=columns)
+        .to_arrow()
+        .to_pylist()
+    )
     expected = {
         11: (None, {"lower": 1, "upper": 5}, {"a": 1, "B_x20_c": 'a "b", (c)', "d": date(2026, 11, 21)}),
         13: ([7], {"lower": None, "upper": None}, None),
         20: (None, None, {"a": 9, "B_x20_c": "z", "d": date(2026, 11, 21)}),
     }
     assert {row["id"]: _seen(row) for row in rows if row["id"] in expected} == expected
-    with duckdb_with_iceberg() as connection:
+    with duckdb_connection("httpfs", "avro", "iceberg") as connection:
+        duckdb_secret(connection)
         found = connection.execute(f"SELECT id, a, r, p FROM iceberg_scan('{where}')").fetchall()
     assert {
         row[0]: _seen(dict(zip(columns, row, strict=True))) for row in found if row[0] in expected
