@@ -1,8 +1,8 @@
 """two_workers_vs_one, verify_by_executors: what a second worker, and executors at all, gain.
 
-The cluster is Spark's standalone one on this machine: a master and two workers of one core each, which share
-its folders.  An application that may have one core (`spark.cores.max`) gets one of them, one with two cores
-both.  PostgreSQL, slotlake and Spark's driver work on the same cores; how much they took is in the figures.
+The cluster is Spark's standalone one on this machine: a master and two workers, each on a core of its own.
+They share its folders.  An application that may have one core (`spark.cores.max`) gets one worker, one with
+two cores both.  PostgreSQL, slotlake and Spark's driver work on the same cores; the figures tell their part.
 """
 
 from __future__ import annotations
@@ -193,18 +193,24 @@ class _Race:
         Args:
             workers: one or two.
         """
-        self._change()
         with Pipeline.open(self._file(workers)) as pipeline:
-            pulled = pipeline.pull()
-            if pulled.batch is None:
-                raise SlotlakeError("nothing was pulled")
-            _lake_sums(pipeline, by_executors=True)  # Spark and its executors have started
-            merge, _ = self._work(lambda: apply_named(pipeline, str(pulled.batch)))
-            publish_named(pipeline, pulled.batch)
+            self._merged(pipeline)  # the executors have started, and Java has compiled what they need
+            _lake_sums(pipeline, by_executors=True)
+            merge = self._merged(pipeline)
             verify, sums = self._work(lambda: _lake_sums(pipeline, by_executors=True))
             if sum(rows for rows, _ in sums.values()) != self._lake_rows:
                 raise SlotlakeError("the lake has other rows than the source")
         return _Both(merge, verify)
+
+    def _merged(self, pipeline: Pipeline) -> _Work:
+        """Change the source, and carry the changes to the lake; what is timed is their MERGE."""
+        self._change()
+        pulled = pipeline.pull()
+        if pulled.batch is None:
+            raise SlotlakeError("nothing was pulled")
+        merge, _ = self._work(lambda: apply_named(pipeline, str(pulled.batch)))
+        publish_named(pipeline, pulled.batch)
+        return merge
 
     def _file(self, workers: int) -> Path:
         contents = yaml.safe_load((self._folder / "bench.yaml").read_text())
@@ -271,10 +277,14 @@ class _Cluster:
             place = ["--host", _ADDRESS, "--port", str(cluster._port), "--webui-port", str(free_port())]
             cluster._start("master", ["org.apache.spark.deploy.master.Master", *place])
             cluster._wait_for("master", "I have been elected leader")
+            cores = sorted(os.sched_getaffinity(0))
             for number in (1, 2):
                 own = ["--cores", "1", "--memory", "2g", "--work-dir", str(folder / f"work{number}")]
                 place = ["--host", _ADDRESS, "--webui-port", str(free_port()), *own, cluster.master]
-                cluster._start(f"worker{number}", ["org.apache.spark.deploy.worker.Worker", *place])
+                worker = cluster._start(f"worker{number}", ["org.apache.spark.deploy.worker.Worker", *place])
+                # One core each: an executor with one task at a time is two processes, Java and Python, and
+                # takes 1.4 cores where it can.
+                os.sched_setaffinity(worker, {cores[number % len(cores)]})
             for number in (1, 2):
                 cluster._wait_for(f"worker{number}", "Successfully registered with master")
             yield cluster
@@ -284,7 +294,8 @@ class _Cluster:
             for process in cluster._processes:
                 process.wait()
 
-    def _start(self, name: str, arguments: list[str]) -> None:
+    def _start(self, name: str, arguments: list[str]) -> int:
+        """Start a process of Spark; its identifier."""
         environment = {**os.environ, **spark_runtime().environment(), "SPARK_DAEMON_MEMORY": "256m"}
         environment.pop("SPARK_CONF_DIR", None)  # with its own settings it logs what is waited for
         with (self._folder / f"{name}.log").open("wb") as log:
@@ -292,6 +303,7 @@ class _Cluster:
             self._processes.append(
                 subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
             )
+        return self._processes[-1].pid
 
     def _wait_for(self, name: str, line: str) -> None:
         log, give_up = self._folder / f"{name}.log", time.monotonic() + _START_SECONDS_MAX
