@@ -89,6 +89,8 @@ class PipelineFile(Section):
         if value is None:
             return {}
         if isinstance(value, list):
+            if not all(isinstance(name, str) for name in value):
+                raise ValueError("a list of tables has names only; choices for one need a mapping")
             return {name: {} for name in value}
         if isinstance(value, dict):
             return {name: {} if options is None else options for name, options in value.items()}
@@ -329,7 +331,7 @@ def _read_yaml(file: Path) -> Any:
     except yaml.YAMLError as error:
         problem_place = getattr(error, "problem_mark", None)
         line = f", line {problem_place.line + 1}" if problem_place is not None else ""
-        reason = getattr(error, "problem", None) or "not YAML"
+        reason = getattr(error, "problem", None) or (str(error.args[0]) if error.args else "not YAML")
         raise PipelineFileError(
             f"the file is not valid YAML: {reason}", where=f"{file}{line}", way_out=_SHAPE
         ) from None
@@ -341,8 +343,16 @@ def _problem(entry: Any, data: dict[str, Any]) -> str:
         return f"{where}: unknown key{_suggestion(entry['loc'])}"
     if entry["type"] == "missing":
         return f"{where}: missing"
-    message = entry["msg"].removeprefix("Value error, ")
+    message = _in_yamls_words(entry["msg"].removeprefix("Value error, "))
     return f"{where}: {message[0].lower()}{message[1:]}"
+
+
+def _in_yamls_words(message: str) -> str:
+    """Pydantic names what Python has; the reader of the file writes YAML."""
+    message = re.sub(r"valid dictionary( or instance of \w+)?", "mapping", message)
+    return (
+        message.replace("valid tuple", "list").replace("valid list", "list").replace("valid string", "text")
+    )
 
 
 def _suggestion(location: tuple[Any, ...]) -> str:

@@ -1,7 +1,8 @@
-"""Reads YAML in which no mapping has a key twice."""
+"""Reads YAML in which no mapping has a key twice.  What is wrong with a file is always a YAMLError."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from contextlib import suppress
 from typing import Any
 
@@ -11,10 +12,22 @@ import yaml
 class _Constructor(yaml.constructor.SafeConstructor):
     """Refuses a key that a mapping has twice; plain YAML would silently take the last one."""
 
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Name the place of a value that only looks like a date, a number, …; PyYAML does not."""
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            kind = str(node.tag).rpartition(":")[2]
+            said = f"what looks like a value of the kind {kind} is none: write text in quotes"
+            raise yaml.constructor.ConstructorError(None, None, said, node.start_mark) from None
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                said = "a key is a list or a mapping"
+                raise yaml.constructor.ConstructorError(None, None, said, key_node.start_mark)
             if key in keys:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key {key!r} is there twice", key_node.start_mark
@@ -36,6 +49,13 @@ def parsed(text: str) -> Any:
     Raises:
         yaml.YAMLError: it is none, or a mapping has a key twice.
     """
+    try:
+        return _parsed(text)
+    except RecursionError:
+        raise yaml.YAMLError("lists or mappings are nested too deeply") from None
+
+
+def _parsed(text: str) -> Any:
     if yaml.__with_libyaml__:
 
         class QuickLoader(_Constructor, yaml.CSafeLoader):

@@ -49,7 +49,7 @@ def _file(folder: Path, more: str) -> Path:
         ("spark: {conf: {executor.memory: 2g}}", "spark.conf", "begin with spark."),
         ("spark: {conf: {spark.master: yarn}}", "spark.conf", "use spark.master"),
         ("spark: {conf: {spark.sql.session.timeZone: CET}}", "spark.conf", "right results"),
-        ("spark: {conf: {spark.x: [1]}}", "spark.conf.spark.x", "string"),
+        ("spark: {conf: {spark.x: [1]}}", "spark.conf.spark.x", "text"),
         ("spark: {remote: 'http://host:1'}", "spark.remote", "sc://host:port"),
         ("spark: {driver_memory: much}", "spark.driver_memory", "for example 2g"),
         ("airflow: {verify: hourly}", "airflow.verify", "daily, every_batch, manual"),
@@ -64,6 +64,10 @@ def _file(folder: Path, more: str) -> Path:
         ("airflow: {copy_tasks: 65}", "airflow.copy_tasks", "64"),
         ("airflow: {copy_tasks: 2}", "", "share the state of the pipeline"),
         ("permissions: 755", "permissions", "private"),
+        ("tables: [[a]]", "tables", "names only"),
+        ("tables: orders", "tables", "should be a mapping"),
+        ("state: folder", "state", "should be a mapping"),
+        ("mode: {a: b}", "mode", "should be a list"),
     ],
 )
 def test_what_does_nothing_is_refused(tmp_path: Path, more: str, key: str, word: str) -> None:
@@ -71,6 +75,21 @@ def test_what_does_nothing_is_refused(tmp_path: Path, more: str, key: str, word:
         load_pipeline(_file(tmp_path, more))
     assert f"{key}: " in str(told.value)
     assert word in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "line", "word"),
+    [
+        ("state: {path: 2026-13-45}", ", line 4", "kind timestamp is none"),
+        ("state: {path: 0x_}", ", line 4", "write text in quotes"),
+        ("tables: {? [a] : {}}", ", line 4", "a key is a list or a mapping"),
+        ("state: " + "[" * 5000, "", "nested too deeply"),
+    ],
+)
+def test_yaml_that_is_none(tmp_path: Path, more: str, line: str, word: str) -> None:
+    with pytest.raises(PipelineFileError, match=f"the file is not valid YAML: .*{word}") as told:
+        load_pipeline(_file(tmp_path, more))
+    assert f"shop.yaml{line}\n" in str(told.value)
 
 
 @pytest.mark.parametrize(
