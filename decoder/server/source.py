@@ -120,6 +120,21 @@ def connect_replication(dsn: str) -> WatchedConnection:
     return _open(dsn, {"replication": "database"}, 0.0)
 
 
+async def connect_async(dsn: str) -> psycopg.AsyncConnection[Any]:
+    """Open an ordinary session, in autocommit, for a program with an event loop, which it does not block.
+
+    Raises:
+        SourceUnavailableError: the server cannot be reached now.
+        SourceError: the server refuses, or the connection string is wrong.
+    """
+    conninfo = make_conninfo("", **_session_parts(_parse(dsn), LOCK_SECONDS_MAX))
+    with source_errors(dsn):
+        connection = await psycopg.AsyncConnection.connect(conninfo, autocommit=True)
+        require_supported_version(connection.info.server_version, redact(dsn))
+        return connection
+    raise AssertionError("unreachable")
+
+
 def as_stored(connection: psycopg.Connection[Any], *, always: bool = False) -> bool:
     """Make the server send text as it is stored, if the database has no encoding (SQL_ASCII); true if so.
 

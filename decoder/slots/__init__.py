@@ -1,4 +1,5 @@
 """Replication slots and the snapshots that belong to them.
 
-Others import `capacity`, `confirm`, `failover`, `position`, `pressure`, `slot`, `visible` and `writers`.
+Others import `activity`, `capacity`, `confirm`, `failover`, `position`, `pressure`, `slot`, `visible` and
+`writers`.
 """

@@ -93,10 +93,10 @@ def interval(pipeline: PipelineFile, run: Any) -> tuple[datetime, datetime]:
     return start.astimezone(UTC), end.astimezone(UTC)
 
 
-def _next(when: str | timedelta | None, start: datetime) -> datetime:
+def _next(when: Any, start: datetime) -> datetime:
     if isinstance(when, timedelta):
         return start + when
-    if when is None:
+    if not isinstance(when, str):  # by hand, or when the source has changes
         return start
     from croniter import croniter  # type: ignore[import-untyped]
 

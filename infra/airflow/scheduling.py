@@ -23,6 +23,7 @@ from typing import Any
 from slotlake.decoder.errors import PipelineFileError, SlotlakeError
 from slotlake.decoder.lsn import format_lsn, parse_lsn
 from slotlake.infra.airflow.words import log_step, table_differs
+from slotlake.infra.config.airflow import ON_CHANGE
 from slotlake.infra.config.pipeline_file import PipelineFile, load_pipeline
 
 SCOPES = ("as the pipeline file says", "full", "changed", "rolling")  # what cdc_verify's form offers
@@ -87,14 +88,27 @@ def kind_of_run(pipeline: PipelineFile) -> str:
     return "continuous" if pipeline.airflow.run == "continuous" else pipeline.airflow.tasks
 
 
-def schedule(pipeline: PipelineFile) -> str | timedelta | None:
-    """Return when cdc_sync runs: a cron expression, the time between two runs, or None (only by hand).
+def schedule(pipeline: PipelineFile) -> Any:
+    """Return when cdc_sync runs: a cron expression, the time between two runs, assets, or None (by hand).
 
     Continuous runs follow each other at once, unless the pipeline file has a schedule.
     """
+    if pipeline.airflow.schedule == ON_CHANGE:
+        return [_watched(pipeline)]
     if pipeline.airflow.run == "continuous" and "schedule" not in pipeline.airflow.model_fields_set:
         return "@continuous"
     return schedule_of(pipeline.airflow.schedule)
+
+
+def _watched(pipeline: PipelineFile) -> Any:
+    """Return the asset that stands for the source; the triggerer watches it, and each wake is an event."""
+    from airflow.sdk import Asset, AssetWatcher
+
+    from slotlake.infra.airflow.watcher import SourceTrigger
+
+    watcher = AssetWatcher(name="wal", trigger=SourceTrigger(pipeline_file=str(pipeline.path)))
+    uri = f"{asset_uri(pipeline)}/source"
+    return Asset(name=f"slotlake_{pipeline.name}_source", uri=uri, watchers=[watcher])
 
 
 def verification(pipeline: PipelineFile, batches: Any) -> Any:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from slotlake.infra.config.durations import duration_seconds
 from slotlake.infra.config.sections import Section
 
+ON_CHANGE = "on_change"
 _VERIFY_WORDS = ("daily", "every_batch", "manual")
 _LINK = re.compile(r"^(https?://[^/\s]+|mailto:[^\s]+@)")
 _CRON = re.compile(r"^(@[a-z]+|\S+( +\S+){4,5})$")
@@ -17,6 +18,8 @@ _CRON = re.compile(r"^(@[a-z]+|\S+( +\S+){4,5})$")
 
 class AirflowSection(Section):
     """When the DAGs run. ``schedule``: a cron expression, a number of seconds, or null (only by hand).
+
+    ``schedule: on_change``: Airflow's triggerer watches the source, and its changes start a run.
 
     ``tasks``: a micro-batch is four tasks, or one.  ``run``: a run of `cdc_sync` is one micro-batch, or
     ``continuous``: micro-batches for the time ``run_for``, and the next run follows at once.
@@ -53,6 +56,8 @@ class AirflowSection(Section):
     def _fitting(self) -> Self:
         if self.run == "continuous" and "tasks" in self.model_fields_set and self.tasks == "four":
             raise ValueError("a continuous run is one task: leave tasks out, or write tasks: one")
+        if self.run == "continuous" and self.schedule == ON_CHANGE:
+            raise ValueError("a continuous run waits for changes itself: leave schedule out")
         if self.run_for >= self.run_hours_max * 3600:
             raise ValueError("run_for must be shorter than run_hours_max, after which Airflow ends a run")
         return self
@@ -66,9 +71,19 @@ class AirflowSection(Section):
             raise ValueError(f"write {', '.join(_VERIFY_WORDS)}, a cron expression, or a number of seconds")
         return value
 
+    @property
+    def needs_triggerer(self) -> bool:
+        """Whether the pipeline's DAGs need Airflow's triggerer."""
+        return self.schedule == ON_CHANGE
+
     @field_validator("schedule", "maintenance")
     @classmethod
-    def _positive(cls, value: str | int | None) -> str | int | None:
+    def _times(cls, value: str | int | None, info: ValidationInfo) -> str | int | None:
+        words = (ON_CHANGE,) if info.field_name == "schedule" else ()
         if isinstance(value, int) and value < 1:
             raise ValueError("write a number of seconds, 1 or more")
+        if isinstance(value, str) and value not in words and not _CRON.match(value):
+            raise ValueError(
+                f"write {', '.join((*words, 'a cron expression'))}, a number of seconds, or null"
+            )
         return value

@@ -246,6 +246,7 @@ class Demo:
                 )
             time.sleep(0.05)
         self.airflow.environment |= self.spark.client_environment()
+        self.airflow.triggerer = load_pipeline(self.pipeline_file).airflow.needs_triggerer
         self.airflow.start()
 
     def _bootstrap(self, screen: Screen, client: AirflowClient) -> dict[str, Any]:

@@ -1,11 +1,11 @@
 """A real Airflow in one folder: scheduler, DAG processor, API server with its UI, on loopback.
 
-One ``LocalAirflow`` owns one folder, its AIRFLOW_HOME::
+A triggerer is a fourth part, if it is asked for. One ``LocalAirflow`` owns one folder, its AIRFLOW_HOME::
 
     <folder>/airflow.cfg        all settings and the three secrets, mode 0600, made once
     <folder>/passwords.json     the password of ``admin``, mode 0600, made once
     <folder>/process.json       process id and port, so that a later process can find it
-    <folder>/serve.log, scheduler.log, dag-processor.log, api-server.log, logs/
+    <folder>/serve.log, scheduler.log, dag-processor.log, api-server.log, triggerer.log, logs/
 
 and an embedded PostgreSQL for its metadata (in ``postgres_folder``).  SQLite would do with the LocalExecutor,
 but not for long: Airflow's API server writes its audit log on the event loop, and waits there for a lock
@@ -65,6 +65,7 @@ class LocalAirflow:
             fork of a worker, need not import them again.
         parse_seconds: how often DAG files are read again.
         dies_with_parent: it ends when the thread that starts it ends, also by SIGKILL.
+        triggerer: start a triggerer too, which few DAGs need.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class LocalAirflow:
         preload: Sequence[str] = (),
         parse_seconds: int = 30,
         dies_with_parent: bool = False,
+        triggerer: bool = False,
     ) -> None:
         self.folder = folder.absolute()
         self.dags = dags.absolute()
@@ -85,6 +87,7 @@ class LocalAirflow:
         self.preload = tuple(preload)
         self.parse_seconds = parse_seconds
         self.dies_with_parent = dies_with_parent
+        self.triggerer = triggerer
         self.process: subprocess.Popen[bytes] | None = None
         digest = hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:12]
         self.metadata = EmbeddedPostgres(
@@ -137,6 +140,7 @@ class LocalAirflow:
         command = [sys.executable, "-m", "slotlake.infra.local.airflow_serve", str(self.folder)]
         command += [f"--pool={name}={places}" for name, places in self.pools.items()]
         command += [f"--preload={module}" for module in self.preload]
+        command += ["--triggerer"] if self.triggerer else []
         self.process = process.start(
             command,
             self.folder / "serve.log",
@@ -147,7 +151,7 @@ class LocalAirflow:
         return self
 
     def wait_ready(self, seconds_max: float = 300.0) -> AirflowClient:
-        """Wait until API server, scheduler and DAG processor are healthy; return a client.
+        """Wait until all parts are healthy; return a client.
 
         Raises:
             SetupError: a part ended, or they take too long; the logs' ends are shown.
@@ -157,7 +161,7 @@ class LocalAirflow:
         while time.monotonic() < give_up:
             if self.process is not None and self.process.poll() is not None:
                 raise self._not_started("Airflow ended while it was starting")
-            if client.healthy():
+            if client.healthy(with_triggerer=self.triggerer):
                 return client
             time.sleep(0.1)
         raise self._not_started(f"Airflow was not ready after {seconds_max:.0f} s")
@@ -321,7 +325,7 @@ class LocalAirflow:
         return pid if pid is not None and str(self.folder) in command_line(pid) else None
 
     def _not_started(self, what: str) -> SetupError:
-        names = ("serve", "api-server", "scheduler", "dag-processor")
+        names = ("serve", "api-server", "scheduler", "dag-processor", "triggerer")
         ends = [f"{name}.log: {end}" for name in names if (end := _end_of(self.folder / f"{name}.log"))]
         return SetupError(what, where=str(self.folder), way_out="its logs end with\n" + "\n".join(ends))
 

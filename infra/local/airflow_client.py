@@ -31,15 +31,19 @@ class AirflowClient:
 
     # -- the service --------------------------------------------------------------------------------------
 
-    def healthy(self) -> bool:
-        """True when the API server answers and says that scheduler and DAG processor are alive."""
+    def healthy(self, *, with_triggerer: bool = False) -> bool:
+        """True when the API server answers and says that scheduler and DAG processor are alive.
+
+        Args:
+            with_triggerer: the triggerer must be alive too.
+        """
         try:
             health = json.loads(self._send("GET", "/api/v2/monitor/health", None, {}, 5.0))
             # Its first request builds the tasks' API, which takes seconds: better now than under a task.
             self._send("GET", "/execution/health", None, {}, 60.0)
         except (OSError, ValueError, SetupError):
             return False
-        parts = ("metadatabase", "scheduler", "dag_processor")
+        parts = ["metadatabase", "scheduler", "dag_processor", *(["triggerer"] if with_triggerer else [])]
         return all((health.get(part) or {}).get("status") == "healthy" for part in parts)
 
     def call(self, method: str, path: str, body: Any = None, **query: Any) -> Any:

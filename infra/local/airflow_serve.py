@@ -1,4 +1,6 @@
-"""The process that is a local Airflow: it migrates the metadata, then forks the three parts.
+"""The process that is a local Airflow: it migrates the metadata, then forks three parts, or four.
+
+The fourth is a triggerer.
 
 ``python -m slotlake.infra.local.airflow_serve FOLDER`` with AIRFLOW_HOME set to the same folder.  Airflow's
 imports take four seconds of a core; done once here and inherited by fork, all parts are ready in half the
@@ -29,6 +31,7 @@ _PARTS = {
     "scheduler": ["scheduler", "--skip-serve-logs"],
     "dag-processor": ["dag-processor"],
 }
+_TRIGGERER = {"triggerer": ["triggerer", "--skip-serve-logs"]}
 _GRACE_SECONDS = 8.0
 
 
@@ -38,13 +41,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--pool", action="append", default=[], metavar="NAME=PLACES")
     parser.add_argument("--preload", action="append", default=[], metavar="MODULE")
+    parser.add_argument("--triggerer", action="store_true")
     options = parser.parse_args(arguments)
     os.umask(0o077)
     airflow = _import_airflow()
     _migrate(airflow, dict(pool.rsplit("=", 1) for pool in options.pool))
     parts = {
         _fork(airflow, options.folder, name, command, options.preload if name == "scheduler" else []): name
-        for name, command in _PARTS.items()
+        for name, command in {**_PARTS, **(_TRIGGERER if options.triggerer else {})}.items()
     }
     return _wait(parts)
 

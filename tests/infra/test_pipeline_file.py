@@ -54,6 +54,10 @@ def _file(folder: Path, more: str) -> Path:
         ("spark: {driver_memory: much}", "spark.driver_memory", "for example 2g"),
         ("airflow: {verify: hourly}", "airflow.verify", "daily, every_batch, manual"),
         ("airflow: {verify: 0}", "airflow.verify", "daily, every_batch, manual"),
+        ("airflow: {schedule: on_changes}", "airflow.schedule", "on_change, a cron expression"),
+        ("airflow: {schedule: 0}", "airflow.schedule", "1 or more"),
+        ("airflow: {maintenance: on_change}", "airflow.maintenance", "a cron expression"),
+        ("airflow: {run: continuous, schedule: on_change}", "airflow", "waits for changes itself"),
         ("airflow: {run: continuous, tasks: four}", "airflow", "a continuous run is one task"),
         (
             "airflow: {run: continuous, run_for: 10 minutes}",
