@@ -139,6 +139,7 @@ def cdc_sync(pipeline: PipelineFile) -> None:
         doc_md={"four": DOCS, "one": ONE_TASK, "continuous": CONTINUOUS}[kind],
         params={} if kind == "continuous" else {"scratch_namespace": form},
         **scheduling.start_options(pipeline, title="micro-batches"),
+        **scheduling.deadline(pipeline),
     ):
         if kind == "continuous":
             continuous(pipeline, asset)

@@ -83,6 +83,26 @@ def start_options(pipeline: PipelineFile, longest: timedelta | None = None, *, t
     }
 
 
+def deadline(pipeline: PipelineFile) -> dict[str, Any]:
+    """Return the keyword arguments of ``DAG`` that make Airflow warn of a late run of cdc_sync."""
+    late = pipeline.airflow.deadline
+    if late is None:
+        return {}
+    from airflow.sdk.definitions.callback import SyncCallback
+    from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
+
+    working = pipeline.airflow.run_for if pipeline.airflow.run == "continuous" else 0.0
+    # By its name: importing it takes seconds. In a worker, not in the triggerer, which few have.
+    callback = SyncCallback("slotlake.infra.airflow.late.warn", {"pipeline_file": str(pipeline.path)})
+    alert = DeadlineAlert(
+        reference=DeadlineReference.DAGRUN_QUEUED_AT,
+        interval=timedelta(seconds=working + late),
+        callback=callback,
+        name=f"slotlake {pipeline.name}",
+    )
+    return {"deadline": alert}
+
+
 def kind_of_run(pipeline: PipelineFile) -> str:
     """Return what a run of cdc_sync is: ``four`` tasks, ``one`` task, or ``continuous``."""
     return "continuous" if pipeline.airflow.run == "continuous" else pipeline.airflow.tasks
@@ -146,7 +166,7 @@ def run_step(step: str, pipeline_file: str, *arguments: Any) -> dict[str, Any]:
     from slotlake.infra.airflow.versions import AirflowException, AirflowFailException
 
     try:
-        _hide_secrets(pipeline_file)
+        hide_secrets(pipeline_file)
         steps = importlib.import_module("slotlake.infra.airflow.steps")
         _skip_if_dropped(step, pipeline_file, steps)
         result: dict[str, Any] = getattr(steps, step)(pipeline_file, *arguments)
@@ -320,7 +340,7 @@ def covered(ranges: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     }
 
 
-def _hide_secrets(pipeline_file: str) -> None:
+def hide_secrets(pipeline_file: str) -> None:
     """Let Airflow mask the pipeline's passwords and tokens in all log lines, also those of libraries."""
     from airflow.sdk.log import mask_secret
 

@@ -23,6 +23,8 @@ class AirflowSection(Section):
 
     ``tasks``: a micro-batch is four tasks, or one.  ``run``: a run of `cdc_sync` is one micro-batch, or
     ``continuous``: micro-batches for the time ``run_for``, and the next run follows at once.
+    ``deadline``: Airflow warns of a run that has not ended so long after it was queued; of a continuous run
+    this is added to ``run_for``.
     ``copy_tasks``: how many more tasks copy ranges of the initial copy, next to `bootstrap`.
     ``owner``, ``owner_link``, ``tags``: of all DAGs, in the lists of Airflow's pages.
     A verification reads all rows of both sides, and batches wait meanwhile. So it runs only once a day.
@@ -35,12 +37,13 @@ class AirflowSection(Section):
     tasks: Literal["four", "one"] = "four"
     run: Literal["batch", "continuous"] = "batch"
     run_for: Annotated[float, Field(gt=0)] = 600.0
+    deadline: Annotated[float, Field(gt=0)] | None = None
     copy_tasks: Annotated[int, Field(ge=0, le=64)] = 0
     owner: Annotated[str, Field(min_length=1)] = "slotlake"
     owner_link: str | None = None
     tags: list[Annotated[str, Field(min_length=1, max_length=100)]] = Field(default_factory=list)
 
-    @field_validator("run_for", mode="before")
+    @field_validator("run_for", "deadline", mode="before")
     @classmethod
     def _duration(cls, value: object) -> object:
         return duration_seconds(value) if isinstance(value, str) else value

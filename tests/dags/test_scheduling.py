@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from slotlake.infra.airflow import scheduling
+from slotlake.infra.airflow import late, scheduling
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = """name: {name}
@@ -285,3 +285,29 @@ def test_of_maintenance_only_what_was_done_is_kept(folder: Path, monkeypatch: py
     assert (report["tables"], report["all_tables"]) == (tables[1:], 2)
     (pipeline,) = scheduling.pipelines()
     assert scheduling.schedule_of(pipeline.airflow.maintenance) == timedelta(minutes=15)
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [("deadline: 5m", 300.0), ("run: continuous, run_for: 90s, deadline: 30", 120.0)],
+)
+def test_a_deadline_counts_from_the_time_a_run_may_take(folder: Path, written: str, seconds: float) -> None:
+    _write(folder, "p", f"{{{written}}}")
+    alert = scheduling.deadline(scheduling.pipelines()[0])["deadline"]
+    assert alert.interval == timedelta(seconds=seconds)
+    assert alert.callback.path == f"{late.__name__}.{late.warn.__name__}"
+    assert set(alert.callback.kwargs) == {"pipeline_file"}
+
+
+def test_without_the_key_there_is_no_deadline(folder: Path) -> None:
+    _write(folder, "p", "{}")
+    assert scheduling.deadline(scheduling.pipelines()[0]) == {}
+
+
+def test_a_late_run_is_told_of_also_if_nothing_else_is_known(folder: Path) -> None:
+    _write(folder, "p", "{run: continuous, deadline: 30}")
+    pipeline = scheduling.pipelines()[0]
+    text = late.late_text(pipeline, {}, "how far the lake is behind is not known: it is away")
+    assert "pipeline p is late" in text
+    assert "30 s after its time (run_for, 10 min)" in text
+    assert "not known" in text

@@ -64,6 +64,8 @@ def _file(folder: Path, more: str) -> Path:
             "airflow.run_for",
             "write seconds, or 90s, 10m, 2h",
         ),
+        ("airflow: {deadline: 0}", "airflow.deadline", "greater than 0"),
+        ("airflow: {deadline: soon}", "airflow.deadline", "90s, 10m, 2h"),
         ("airflow: {run_for: 7h}", "airflow", "shorter than run_hours_max"),
         ("airflow: {copy_tasks: 65}", "airflow.copy_tasks", "64"),
         ("airflow: {copy_tasks: 2}", "", "share the state of the pipeline"),
