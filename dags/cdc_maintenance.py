@@ -14,15 +14,16 @@ This DAG packs small files and rewrites files with many deleted rows. It packs m
 snapshots that no kept point needs, and removes files that no table uses. It changes no row, and readers can
 continue.
 
-It uses the same pool as the micro-batches, so the two never run at the same time. It skips a table while a
-batch is being applied to it. After `maintenance.minutes_max` minutes it starts no further table.
+The micro-batches continue: only short steps, such as the commit of files that were rewritten meanwhile, wait
+for their turn. The task takes no place of the pipeline's pool. After `maintenance.minutes_max` minutes it
+starts no further table.
 
 **Clearing `maintain`** is safe, also after a crash: each step either happens completely or not at all.
 """
 
 
 def cdc_maintenance(pipeline: PipelineFile) -> None:
-    @task(multiple_outputs=False)
+    @task(multiple_outputs=False, pool="default_pool")
     def maintain(pipeline_file: str) -> dict[str, Any]:
         return scheduling.maintain(pipeline_file)
 

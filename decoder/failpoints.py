@@ -45,6 +45,7 @@ NAMES = frozenset(
         "aside.written",  # a table is recorded as set aside; the step that failed is not repeated yet
         "drop.source",  # slot and publications gone, the lake still there
         "drop.catalog",  # the tables are gone from the catalog, their files are still there
+        "backfill.compared",  # chosen rows are compared and read, without the lock; nothing is staged
         "recover.slot_dropped",  # the old slot is gone, there is no new one
         "recover.slot_made",  # the new slot is there, nothing compared
         "recover.lowered",  # the lake's position is below the new slot's
@@ -52,6 +53,7 @@ NAMES = frozenset(
         "recover.published",  # all is done, but the record of the begun recovery is still there
         "compact.rewriting",  # after a batch: while Spark packs small files of a table
         "compact.rewritten",  # they are packed; further tables are not
+        "maintain.written",  # a table's files are written anew, and do not belong to it yet
         "maintain.rewritten",  # a table's files rewritten, nothing expired
         "maintain.expired",  # snapshots gone from its metadata, their files not removed
         "layout.before_swap",  # tables with another layout are written, no pointer is moved

@@ -204,8 +204,7 @@ class Pipeline(OpenPipeline):
         from slotlake.infra.backfill.backfill import BackfillRequest, backfill
 
         tables = (table,) if isinstance(table, str) else tuple(table)
-        with self.exclusively(60.0, step="backfill"):
-            return backfill(self, BackfillRequest(tables, where, key_range, dry_run), progress)
+        return backfill(self, BackfillRequest(tables, where, key_range, dry_run), progress, 60.0)
 
     def resume(self, table: str, *, progress: Progressing = silent) -> ResumeReport:
         """Copy a table again that was set aside, and follow it from there on (docs/operations.md).

@@ -241,6 +241,7 @@ class TableMaintained(Report):
     """What maintenance did to one lake table.
 
     ``staged``: a batch was being applied to it, so it was left alone.
+    ``given_up_files``: files that were rewritten in vain, because batches changed them meanwhile.
     """
 
     lake_table: str
@@ -250,6 +251,7 @@ class TableMaintained(Report):
     expired_snapshots: int
     removed_files: int
     removed_bytes: int
+    given_up_files: int = 0
 
 
 @dataclass(frozen=True)

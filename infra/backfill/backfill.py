@@ -3,41 +3,47 @@
 The lake is brought exactly to the snapshot's LSN first, so an older image can never win over a newer one.
 All tables of one backfill are read under one snapshot and published in one point.  A dry run goes as far as
 the comparison.
+
+Chosen rows, and what a dry run counts, are compared and read without the pipeline's lock (`ChosenRows`).
+Whole tables are read under it: a batch in between would change rows that were read already.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from slotlake.decoder.catalog.condition import Condition, checked, range_condition
 from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.errors import ApplyError, PipelineFileError
+from slotlake.decoder.failpoints import reach
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.advance.advance import at_slot_snapshot
 from slotlake.infra.advance.nonblocking import at_nonblocking_snapshot
 from slotlake.infra.advance.steps import confirm_position
+from slotlake.infra.backfill.chosen import ChosenRows
+from slotlake.infra.backfill.publishing import backfill_point, publish
 from slotlake.infra.backfill.report import BackfillReport, TableBackfilled
-from slotlake.infra.backfill.rows import Difference, amending, compare, stage_rows
-from slotlake.infra.backfill.whole import stage_whole, would_replace
-from slotlake.infra.copy.tables import copy_all, copy_point, published_tables
+from slotlake.infra.backfill.rows import amending, compare, read_rows, stage_rows
+from slotlake.infra.backfill.whole import stage_whole
+from slotlake.infra.copy.tables import copy_all, published_tables
 from slotlake.infra.selection.aside import tables_aside
 from slotlake.infra.selection.tables import lake_schema, refuse_changed
-from slotlake.spark.names import parse_postgres_name, postgres_name
+from slotlake.spark.names import parse_postgres_name
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.spark.names import LakeName
-    from slotlake.spark.publish.commits import Point
     from slotlake.spark.tables.schema import TableSchema
 
 SLOT_WAIT_SECONDS = 60.0
+_PART = "backfilling"
 
 
 @dataclass(frozen=True)
@@ -57,7 +63,9 @@ class BackfillRequest:
     dry_run: bool = False
 
 
-def backfill(pipeline: OpenPipeline, request: BackfillRequest, progress: Progressing) -> BackfillReport:
+def backfill(
+    pipeline: OpenPipeline, request: BackfillRequest, progress: Progressing, wait_seconds: float = 0.0
+) -> BackfillReport:
     """Make the lake's tables, or the chosen rows of them, equal to the source's at an exact LSN.
 
     A published table that the lake lacks is added, as a whole.
@@ -66,34 +74,67 @@ def backfill(pipeline: OpenPipeline, request: BackfillRequest, progress: Progres
         pipeline: a pipeline whose lake has its tables.
         request: which tables and rows are read again.
         progress: called with a line for each longer step.
+        wait_seconds: how long to wait for another run, for each step that needs the lock.
 
     Raises:
         PipelineFileError: the publications have no such table; the condition is not one that can choose rows.
+        BusyError: another run is at work, or another backfill.
     """
     started = time.monotonic()
-    pipeline.position()  # is there a lake at all?
-    tables = _published_tables(pipeline, request.tables)
-    conditions = _conditions(pipeline, tables, request)
-    if not conditions and not request.dry_run:
-        for table in tables:
-            _drop_if_taken_otherwise(pipeline, table)
-    run = _Run(pipeline, conditions, request.dry_run, progress)
-    try:
-        lsn = run.at_one_point(tables)
-    except ApplyError:
-        # A filter that no longer fits a table holds up the very batches that lead to the copy.
-        if conditions or request.dry_run or not _drop_filtered(pipeline, tables):
-            raise
-        lsn = run.at_one_point(tables)
-    if not request.dry_run:
-        confirm_position(pipeline)
+
+    def alone() -> AbstractContextManager[None]:
+        return pipeline.exclusively(wait_seconds, step="backfill")
+
+    with pipeline.locks.part(_PART), ExitStack() as resources:
+        with alone():
+            pipeline.position()  # is there a lake at all?
+            tables = _published_tables(pipeline, request.tables)
+            run = _Run(pipeline, _conditions(pipeline, tables, request), request.dry_run, progress)
+            if run.conditions or run.dry_run:
+                chosen = run.begin(tables, resources)
+                pipeline.end_stream()  # another run may pull meanwhile
+            else:
+                lsn = _whole_tables(pipeline, run, tables)
+                confirm_position(pipeline)
+        if run.conditions or run.dry_run:
+            with pipeline.reading():
+                chosen.compare(progress)
+                reach("backfill.compared")
+            lsn, run.done = chosen.snapshot.lsn, chosen.reports
+            if chosen.has_rows:
+                with alone():
+                    lsn, run = _publish_chosen(chosen, run, request)
+                    confirm_position(pipeline)
     return BackfillReport.of(
         run.done,
         format_lsn(lsn),
         time.monotonic() - started,
         dry_run=request.dry_run,
-        where=next((condition.text for condition in conditions.values()), None),
+        where=next((condition.text for condition in run.conditions.values()), None),
     )
+
+
+def _publish_chosen(chosen: ChosenRows, run: _Run, request: BackfillRequest) -> tuple[int, _Run]:
+    """Publish chosen rows; if they may have changed since, compare again first."""
+    lsn = chosen.publish(run.progress)
+    if lsn is not None:
+        return lsn, run
+    tables = _published_tables(run.pipeline, request.tables)  # perhaps with other columns by now
+    again = _Run(run.pipeline, _conditions(run.pipeline, tables, request), False, run.progress)
+    return again.at_one_point(tables), again
+
+
+def _whole_tables(pipeline: OpenPipeline, run: _Run, tables: Sequence[SourceTable]) -> int:
+    """Read whole tables again, and return the LSN at which they are published."""
+    for table in tables:
+        _drop_if_taken_otherwise(pipeline, table)
+    try:
+        return run.at_one_point(tables)
+    except ApplyError:
+        # A filter that no longer fits a table holds up the very batches that lead to the copy.
+        if not _drop_filtered(pipeline, tables):
+            raise
+        return run.at_one_point(tables)
 
 
 def read_again(
@@ -136,36 +177,41 @@ class _Run:
     at_slot: bool = False
     done: list[TableBackfilled] = field(default_factory=list)
 
+    def begin(self, tables: Sequence[SourceTable], resources: ExitStack) -> ChosenRows:
+        """Bring the lake to a snapshot of the source, under which rows are compared without the lock."""
+        snapshot = resources.enter_context(self._at_snapshot(tables))
+        if self.conditions:  # what was met on the way here may have set one of them aside
+            _refuse_aside(self.pipeline, tables)
+        return ChosenRows.begin(
+            self.pipeline, tables, self.conditions, snapshot, resources, dry_run=self.dry_run
+        )
+
     def at_one_point(self, tables: Sequence[SourceTable]) -> int:
         """Read all of the tables at one LSN, and return it."""
         self.done.clear()
-        mirrors = _mirrors(self.pipeline)
-        present = [table for table in tables if (table.schema, table.table) in mirrors]
-        absent = [table for table in tables if table not in present]
-        # What is copied for the first time may have joined while transactions of now were open already.
-        at_snapshot = at_slot_snapshot if absent or self.at_slot else at_nonblocking_snapshot
-        with (
-            at_snapshot(self.pipeline, self.wait_seconds, self.progress) as snapshot,
-            ExitStack() as resources,
-        ):
-            if self.conditions:  # what was met on the way here may have set one of them aside
+        present, absent = self._by_presence(tables)
+        with self._at_snapshot(tables) as snapshot, ExitStack() as resources:
+            if self.conditions:
                 _refuse_aside(self.pipeline, tables)
-            if self.dry_run:
-                self.done += [self._would(table, snapshot) for table in tables]
-                return snapshot.lsn
             staged = [self._stage(table, snapshot, tables, resources) for table in present]
-            self._publish([name for names in staged for name in names], snapshot, tables)
+            names = [name for names in staged for name in names]
+            whole = [table for table in tables if table not in self.conditions]
+            publish(self.pipeline, names, snapshot.lsn, tables, self.done, whole)
             if absent:
                 copies = copy_all(self.pipeline, absent, snapshot, self.progress)
                 self.done += [TableBackfilled(copy.table, copy.lake_table, copy.rows) for copy in copies]
             return snapshot.lsn
 
-    def _would(self, table: SourceTable, snapshot: ExportedSnapshot) -> TableBackfilled:
-        condition = self.conditions.get(table)
-        if condition is None:
-            return would_replace(self.pipeline, table, snapshot, self.progress)
-        difference = compare(self.pipeline, table, condition, snapshot, self.progress)
-        return difference.report(self.pipeline, dry_run=True)
+    def _by_presence(self, tables: Sequence[SourceTable]) -> tuple[list[SourceTable], list[SourceTable]]:
+        mirrors = _mirrors(self.pipeline)
+        present = [table for table in tables if (table.schema, table.table) in mirrors]
+        return present, [table for table in tables if table not in present]
+
+    def _at_snapshot(self, tables: Sequence[SourceTable]) -> AbstractContextManager[ExportedSnapshot]:
+        # What is copied for the first time may have joined while transactions of now were open already.
+        needs_slot = self.at_slot or self._by_presence(tables)[1]
+        at_snapshot = at_slot_snapshot if needs_slot else at_nonblocking_snapshot
+        return at_snapshot(self.pipeline, self.wait_seconds, self.progress)
 
     def _stage(
         self,
@@ -174,33 +220,22 @@ class _Run:
         tables: Sequence[SourceTable],
         resources: ExitStack,
     ) -> list[LakeName]:
-        point = self._point(snapshot, tables, 0)
+        from slotlake.spark.read.point import ReadPoint
+
+        point = backfill_point(self.pipeline, snapshot.lsn, tables, 0)
         condition = self.conditions.get(table)
         if condition is None:
             names, report = stage_whole(self.pipeline, table, snapshot, point, self.progress)
             self.done.append(report)
             return names
-        difference: Difference = compare(self.pipeline, table, condition, snapshot, self.progress)
+        latest = ReadPoint.latest(self.pipeline.lake)
+        difference = compare(self.pipeline, table, condition, snapshot, latest, self.progress)
         self.done.append(difference.report(self.pipeline, dry_run=False))
         if difference.is_empty:
             return []
-        amendment = resources.enter_context(amending(self.pipeline, difference))
-        return stage_rows(self.pipeline, amendment, difference, snapshot, point, self.progress)
-
-    def _publish(
-        self, names: Sequence[LakeName], snapshot: ExportedSnapshot, tables: Sequence[SourceTable]
-    ) -> None:
-        from slotlake.spark.publish.swap import publish_tables
-
-        if names:
-            changed = {t.lake_table: t.changes for t in self.done if t.inserted is None or t.changes}
-            point = replace(self._point(snapshot, tables, sum(changed.values())), changed=changed)
-            publish_tables(self.pipeline.lake, point, names, start=snapshot.lsn)
-
-    def _point(self, snapshot: ExportedSnapshot, tables: Sequence[SourceTable], changes: int) -> Point:
-        others = f"+{len(tables) - 1}" if len(tables) > 1 else ""
-        name = f"{postgres_name(tables[0].schema, tables[0].table)}{others}"
-        return copy_point(self.pipeline, snapshot.lsn, "backfill", changes, name)
+        amendment = resources.enter_context(amending(self.pipeline, difference.mirror))
+        rows = read_rows(self.pipeline, amendment, difference, snapshot, self.progress)
+        return stage_rows(amendment, difference, rows, point, self.progress)
 
 
 def _published_tables(pipeline: OpenPipeline, names: Sequence[str]) -> list[SourceTable]:

@@ -98,15 +98,17 @@ def compare(
     table: SourceTable,
     condition: Condition,
     snapshot: ExportedSnapshot,
+    point: ReadPoint,
     progress: Progressing,
 ) -> Difference:
     """Find the chosen rows that differ.
 
     Args:
-        pipeline: the pipeline, whose lake stands at the snapshot's LSN.
+        pipeline: the pipeline.
         table: the source table, which has a key.
         condition: the condition that chooses rows, on either side.
         snapshot: the snapshot under which the source is read.
+        point: the lake at the snapshot's LSN.
         progress: called with a line for each longer step.
 
     Raises:
@@ -116,10 +118,8 @@ def compare(
     from slotlake.expectations.chosen import compare_chosen
     from slotlake.expectations.shapes import Compared
     from slotlake.expectations.source_side import hashes_escaped, snapshot_session
-    from slotlake.spark.read.point import ReadPoint
 
     progress(f"compare {table.quoted}", 0)
-    point = ReadPoint.latest(pipeline.lake)
     mirror = point.schema(table.quoted)
     _require_same_columns(table, mirror)
     with snapshot_session(pipeline.source.dsn, snapshot.snapshot) as connection:
@@ -142,43 +142,36 @@ def _require_same_columns(table: SourceTable, mirror: TableSchema) -> None:
 
 
 @contextmanager
-def amending(pipeline: OpenPipeline, difference: Difference) -> Iterator[Amendment]:
+def amending(pipeline: OpenPipeline, mirror: TableSchema) -> Iterator[Amendment]:
     """Open a place for the rows that come; it is removed at the end of the block."""
     from slotlake.spark.copy.amend import Amendment
 
-    name = difference.mirror.lake_name(pipeline.lake.namespace)
+    name = mirror.lake_name(pipeline.lake.namespace)
     with Amendment.begin(pipeline.session, pipeline.lake, pipeline.name, name) as amendment:
         yield amendment
 
 
-def stage_rows(
+def read_rows(
     pipeline: OpenPipeline,
     amendment: Amendment,
     difference: Difference,
     snapshot: ExportedSnapshot,
-    point: Point,
     progress: Progressing,
-) -> list[LakeName]:
-    """Read the rows that differ, and stage them in place of the lake's.
+) -> int:
+    """Read the source's rows that differ, and return how many there are; nothing is staged.
 
     Args:
         pipeline: the pipeline, with its source and lake.
         amendment: the place for the rows that come (`amending`).
         difference: the rows that differ; at least one does.
         snapshot: the snapshot under which they were compared.
-        point: the consistency point that they become part of.
         progress: called with the rows so far.
-
-    Returns:
-        The lake tables to be published then.
 
     Raises:
         ChangedMeanwhileError: the table was altered or rewritten meanwhile.
         SourceError: a row is not found again by its key.
-        LakeError: Spark failed.
     """
-    table, chosen, removed = difference.table, difference.chosen, difference.removed
-    assert removed is not None, "nothing differs, so there is nothing to stage"
+    table, chosen = difference.table, difference.chosen
     fingerprints = fingerprints_at(pipeline, [table.relation_id], snapshot.snapshot)
     new_keys = chosen.of(chosen.inserted, chosen.changed)
     rows = _read(pipeline, amendment, difference, new_keys, snapshot, progress)
@@ -189,7 +182,27 @@ def stage_rows(
             where=f"table {table.quoted}",
             way_out="read the whole table again, without a condition; nothing was published",
         )
-    progress(f"stage {table.quoted}", 0)
+    return rows
+
+
+def stage_rows(
+    amendment: Amendment, difference: Difference, rows: int, point: Point, progress: Progressing
+) -> list[LakeName]:
+    """Stage the rows that were read in place of the lake's; return the lake tables to be published then.
+
+    Args:
+        amendment: has the rows.
+        difference: the rows that differ; at least one does.
+        rows: how many were read.
+        point: the consistency point that they become part of.
+        progress: called with a line.
+
+    Raises:
+        LakeError: Spark failed.
+    """
+    removed = difference.removed
+    assert removed is not None, "nothing differs, so there is nothing to stage"
+    progress(f"stage {difference.table.quoted}", 0)
     return amendment.stage(point, removed.keys, removed.rows - rows)
 
 
@@ -273,4 +286,4 @@ def _key_hashes(batch: pa.RecordBatch, columns: Sequence[LakeColumn], *, escaped
     return chain(texts, np.full(batch.num_rows, KEY_SEED, np.int64))
 
 
-__all__ = ["Difference", "amending", "compare", "stage_rows"]
+__all__ = ["Difference", "amending", "compare", "read_rows", "stage_rows"]

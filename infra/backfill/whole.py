@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from slotlake.infra.progress import Progressing
     from slotlake.spark.names import LakeName
     from slotlake.spark.publish.commits import Point
+    from slotlake.spark.read.point import ReadPoint
 
 
 def stage_whole(
@@ -55,22 +56,25 @@ def stage_whole(
 
 
 def would_replace(
-    pipeline: OpenPipeline, table: SourceTable, snapshot: ExportedSnapshot, progress: Progressing
+    pipeline: OpenPipeline,
+    table: SourceTable,
+    snapshot: ExportedSnapshot,
+    point: ReadPoint,
+    progress: Progressing,
 ) -> TableBackfilled:
     """Count how the lake's table would change if it were replaced.
 
     Args:
-        pipeline: the pipeline, whose lake stands at the snapshot's LSN.
+        pipeline: the pipeline.
         table: the source table.
         snapshot: the snapshot under which the source is read.
+        point: the lake at the snapshot's LSN.
         progress: called while rows are compared.
     """
     from slotlake.expectations.reconcile import reconcile
     from slotlake.expectations.results import DIFFERENT, DUPLICATED, EXTRA, MISSING, NO_TABLE
-    from slotlake.spark.read.point import ReadPoint
 
-    point = pipeline.for_comparing(ReadPoint.latest(pipeline.lake))
-    sides = (pipeline.source.dsn, snapshot.snapshot, [table], point)
+    sides = (pipeline.source.dsn, snapshot.snapshot, [table], pipeline.for_comparing(point))
     report = reconcile(*sides, lsn=snapshot.lsn, progress=progress, differences_max=KEYS_SHOWN_MAX)
     result = report.tables[postgres_name(table.schema, table.table)]
     totals, rows = result.totals, result.source_rows

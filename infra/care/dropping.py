@@ -161,6 +161,7 @@ def _drop_note(pipeline: OpenPipeline) -> dict[str, Any]:
 
 
 def _drop_lake(pipeline: OpenPipeline, work: _Progress) -> None:
+    from slotlake.spark.direct.rewritten import forget_clones
     from slotlake.spark.maintenance.removal import drop_tables, executors_folder, remove_files
 
     file = pipeline.file
@@ -174,6 +175,7 @@ def _drop_lake(pipeline: OpenPipeline, work: _Progress) -> None:
         f"the tables of pipeline {pipeline.name} in {pipeline.lake.place}, namespace {file.lake.namespace}"
     )
     with work.or_by_hand(instruction):
+        forget_clones(pipeline.lake, pipeline.name)
         dropped = drop_tables(pipeline.lake, pipeline.name, before_removal=note)
         work.done += [f"dropped the lake table {name}" for name in dropped]
         remove_files([*_drop_note(pipeline).get("files", []), executors_folder(pipeline.lake)])

@@ -1,25 +1,33 @@
-"""`slotlake maintain`: one table after the other, under the pipeline's lock, for a limited time.
+"""`slotlake maintain`: one table after the other, while batches go on, for a limited time.
 
-The lock is released after each table, so a micro-batch waits for one table at most. When the time limit of
-the pipeline file is over, no further table begins; the next run starts with the waiting tables.
+The pipeline's lock is taken for the short steps only: to commit what was rewritten meanwhile, to expire, and
+to decide which files nobody needs (`spark.maintenance.turns`). When the time limit of the pipeline file is
+over, no further table begins; the next run starts with the waiting tables.
 """
 
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from slotlake.decoder.errors import PipelineFileError
-from slotlake.infra.care.reading import seconds_read
+from slotlake.infra.readers import seconds_read
 from slotlake.infra.reports import MaintainReport, TableMaintained
 from slotlake.infra.state_file import StateFile
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
-    from slotlake.spark.maintenance.rewrite import Care, Maintained
+    from slotlake.spark.maintenance.expiry import Grace
+    from slotlake.spark.maintenance.plan import Care
+    from slotlake.spark.maintenance.rewrite import Maintained
+    from slotlake.spark.maintenance.turns import Turns
     from slotlake.spark.names import LakeName
 
+_PART = "maintaining"
+_TURN_SECONDS = 60.0
 _WAITING_FILE = "maintained-last"
 
 
@@ -44,19 +52,35 @@ def maintain(
         BusyError: another run worked for longer than ``wait_seconds``; the tables before are maintained.
         LakeError: see `spark.maintenance.rewrite.maintain_table`.
     """
+    with pipeline.locks.part(_PART), pipeline.reading():
+        return _maintain(pipeline, table, progress, wait_seconds, rewrite_layout=rewrite_layout)
+
+
+def _maintain(
+    pipeline: OpenPipeline,
+    table: str | None,
+    progress: Progressing,
+    wait_seconds: float,
+    *,
+    rewrite_layout: bool,
+) -> MaintainReport:
+    from slotlake.spark.direct.rewritten import forget_clones
     from slotlake.spark.maintenance.rewrite import maintain_table
 
     started = time.monotonic()
     pipeline.position()  # raises a clear error if there is no lake, before Spark starts
     names = _waiting_first(pipeline, _lake_names(pipeline, table))
+    with pipeline.exclusively(wait_seconds, step="maintain"):
+        forget_clones(pipeline.lake, pipeline.name)
+        session = pipeline.session
+    turns = _turns(pipeline, wait_seconds)
     maintained: list[Maintained] = []
     for name in names:
         if maintained and time.monotonic() - started > pipeline.file.maintenance.minutes_max * 60:
             break
         progress("maintain: tables", len(maintained) + 1, len(names))
-        with pipeline.exclusively(wait_seconds, step="maintain"):
-            care = _care(pipeline, rewrite_layout)  # somebody may have begun to read meanwhile
-            maintained.append(maintain_table(pipeline.session, pipeline.lake, name, pipeline.name, care))
+        care = _care(pipeline, rewrite_layout)
+        maintained.append(maintain_table(session, pipeline.lake, name, pipeline.name, care, turns))
     waiting = [str(name) for name in names[len(maintained) :]]
     _remember(pipeline, waiting)
     ended, warnings = _end_uploads(pipeline)
@@ -85,13 +109,27 @@ def _end_uploads(pipeline: OpenPipeline) -> tuple[int, list[str]]:
         return 0, [f"uploads that killed runs have left stay: {error.what}; {error.way_out}"]
 
 
+def _turns(pipeline: OpenPipeline, wait_seconds: float) -> Turns:
+    from slotlake.spark.direct.rewritten import rewrite_apart
+    from slotlake.spark.maintenance.turns import Turns
+
+    seconds = max(wait_seconds, _TURN_SECONDS)  # what was rewritten is not to be lost for a batch at work
+
+    def alone() -> AbstractContextManager[None]:
+        return pipeline.exclusively(seconds, step="maintain")
+
+    def grace(usual: Grace) -> Grace:
+        return replace(usual, unused=max(usual.unused, seconds_read(pipeline.file.state_dir)))
+
+    return Turns(alone, wait_seconds, grace, rewrite_apart)
+
+
 def _care(pipeline: OpenPipeline, rewrite_layout: bool) -> Care:
     from slotlake.spark.maintenance.expiry import Grace
-    from slotlake.spark.maintenance.rewrite import Care
+    from slotlake.spark.maintenance.plan import Care
 
     section = pipeline.file.maintenance
-    unused = max(section.unused_minutes * 60, seconds_read(pipeline.file.state_dir))
-    grace = Grace(unused, section.orphan_hours * 3600)
+    grace = Grace(section.unused_minutes * 60, section.orphan_hours * 3600)
     return Care(grace, section.target_file_mb << 20, rewrite_layout=rewrite_layout)
 
 
@@ -140,4 +178,5 @@ def _reported(table: Maintained) -> TableMaintained:
         expired_snapshots=table.expired_snapshots,
         removed_files=table.removed.files,
         removed_bytes=table.removed.size,
+        given_up_files=table.given_up,
     )

@@ -12,7 +12,7 @@ from slotlake.expectations.results import ASIDE, CHANGED, FULL, LOCKED, ROLLING,
 from slotlake.infra.care.rolling import credit_after, note_turn
 from slotlake.infra.care.verified import changed_verified
 from slotlake.infra.journal.events import note_verification
-from slotlake.infra.journal.verified import coverage
+from slotlake.infra.journal.verified import copied_since, coverage
 from slotlake.spark.names import postgres_name
 
 if TYPE_CHECKING:
@@ -45,11 +45,12 @@ def note_outcome(comparison: Comparison, report: Report) -> None:
 
 def _note_tables(verified: Note, comparison: Comparison, report: Report) -> None:
     """Note, of each table that is equal, up to where its changed rows were compared."""
-    lsn = format_lsn(comparison.point.position)
+    position = comparison.point.position
+    lsn = format_lsn(position)
     for table in comparison.tables if comparison.scope in (FULL, CHANGED) else ():
         name = postgres_name(table.schema, table.table)
         result = report.tables.get(name)
-        if result is not None and not result.equal:
+        if (result is not None and not result.equal) or copied_since(verified, name, position):
             continue
         entry = verified["tables"].get(name)
         if not isinstance(entry, dict) or entry.get("relation") != table.relation_id:
@@ -64,14 +65,18 @@ def _note_slices(verified: Note, comparison: Comparison, report: Report) -> None
     plan, within = comparison.plan, comparison.pipeline.file.verify.full_within
     if plan is None or within is None:
         return
+    position = comparison.point.position
     for name, entry in plan.entries.items():
+        if copied_since(verified, name, position):
+            continue
         present = verified["tables"].get(name, {})
         if present.get("relation") != entry["relation"]:
             present = {}
         verified["tables"][name] = {**present, **{key: entry[key] for key in _OF_SLICES}}
     for turn, equal in comparison.turns:
         name = postgres_name(turn.table.schema, turn.table.table)
-        note_turn(verified["tables"][name], turn, comparison.point.position, equal=equal)
+        if not copied_since(verified, name, position):
+            note_turn(verified["tables"][name], turn, position, equal=equal)
     verified["credit_from"] = credit_after(plan, [turn for turn, _ in comparison.turns], within)
 
 

@@ -33,13 +33,13 @@ from slotlake.infra.advance.nonblocking import at_nonblocking_snapshot
 from slotlake.infra.care.changed import fetch_batches
 from slotlake.infra.care.comparing import Comparison
 from slotlake.infra.care.outcome import note_outcome
-from slotlake.infra.care.reading import reading_noted
 from slotlake.infra.care.suites import suites_checked
 from slotlake.infra.copy.joining_record import joining_table_names
 from slotlake.infra.copy.tables import published_tables
 from slotlake.infra.joining.recopying import progress_by_table
 from slotlake.infra.journal.verified import read_verified
 from slotlake.infra.locking.machine import exclusive
+from slotlake.infra.readers import reading_noted
 from slotlake.infra.selection.tables import comparable, refuse_changed
 from slotlake.infra.sync.refill import fill_added_columns, has_unfilled_columns
 from slotlake.spark.names import parse_postgres_name

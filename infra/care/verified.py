@@ -2,23 +2,21 @@
 
 It outlives a worker, as all notes of the state do (docs/workers.md).  Invariant: it only says what was found
 equal.  A table, or a slice of one, that differed keeps what was noted before, so the next verification of the
-same kind compares the same rows again.  If the note is lost, rows are compared once more than needed.
+same kind compares the same rows again; of a table that is copied nothing counts that was found equal before
+(`infra.journal.verified.note_copied`).  If the note is lost, rows are compared once more than needed.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from slotlake.infra.journal.verified import read_verified, verified_note
+from slotlake.infra.journal.verified import locked_note
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
 
-_LOCK = "verified.lock"
 _WAIT_SECONDS = 60.0
 
 
@@ -33,15 +31,8 @@ def changed_verified(pipeline: OpenPipeline) -> Iterator[dict[str, Any]]:
         BusyError: the state is in an object store, and another run works on the pipeline for too long.
         OSError: it cannot be written.
     """
-    folder = pipeline.file.state_dir
-    folder.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     with ExitStack() as resources:
-        resources.callback(os.close, handle)
-        fcntl.flock(handle, fcntl.LOCK_EX)
         if pipeline.state is not None:  # its notes are written only by who has the lock
             resources.enter_context(pipeline.locks.taken("verify", _WAIT_SECONDS))
             pipeline.state.refresh()
-        content = read_verified(folder)
-        yield content
-        verified_note(folder).write(content)
+        yield resources.enter_context(locked_note(pipeline.file.state_dir))

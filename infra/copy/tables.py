@@ -16,6 +16,7 @@ from slotlake.decoder.server.source import source_errors, source_session
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.config.modes import derived_modes
 from slotlake.infra.copy.states import unmark_process
+from slotlake.infra.journal.verified import note_copied
 from slotlake.infra.reports import TableCopy
 from slotlake.infra.selection.aside import require_columns, tables_aside
 from slotlake.infra.selection.tables import lake_schema, lake_selections, selected
@@ -115,6 +116,7 @@ def copy_all(
             copy.leave_out([schema for schema in schemas.values() if schema.source_name not in names])
             if copies or not remaining:
                 point = copy_point(pipeline, snapshot.lsn, "copy", sum(each.rows for each in copies))
+                note_copied(pipeline.file.state_dir, names, snapshot.lsn)
                 copy.publish(replace(point, commit_time=committed_by))
     except BaseException:
         unmark_process(pipeline.file.state_dir)
@@ -301,5 +303,6 @@ def replace_content(
         files = copy_into(pipeline, table, snapshot, replacement.target, progress)
         require_as_copied(pipeline, schemas, fingerprints)
         rows = sum(file.rows for file in files)
+        note_copied(pipeline.file.state_dir, [schema.source_name], snapshot.lsn)
         replacement.publish(copy_point(pipeline, snapshot.lsn, "backfill", rows, schema.source_name))
     return rows

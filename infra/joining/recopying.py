@@ -22,6 +22,7 @@ from slotlake.infra.copy.states import unmark_process
 from slotlake.infra.copy.tables import copies_of, copy_point, remaining_as_copied, schemas_at
 from slotlake.infra.joining import over_syncs
 from slotlake.infra.joining.over_syncs import CopyKind, copy_some
+from slotlake.infra.journal.verified import note_copied
 from slotlake.infra.reports import TableCopy
 from slotlake.infra.schema.findings import drops_columns, with_copy_reason
 from slotlake.infra.schema.large_tables import copy_reason_of, resumable_by_size
@@ -117,6 +118,7 @@ def _copy(
         copies, states = fill_tables(pipeline, place, schemas, snapshot, progress, attempt)
         copies = copies_of(copies, remaining_as_copied(pipeline, schemas, fingerprints))
         reach("recopy.staged")
+        note_copied(pipeline.file.state_dir, {each.table for each in copies}, snapshot.lsn)
         place.publish({each.table for each in copies})
     except BaseException:
         unmark_process(pipeline.file.state_dir)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from slotlake.infra.journal.totals import add, add_labelled, changed_totals
 if TYPE_CHECKING:
     from slotlake.expectations.results import Report, TableResult
 
+_noting = ContextVar("noting", default=False)
 _KEYS_MAX = 10
 _TABLES_MAX = 200
 _SAMPLE_SECONDS_MIN = 5.0
@@ -84,12 +86,18 @@ def note_copies(state_dir: Path, tables: Collection[str]) -> None:
 
 @contextmanager
 def noted_failures(state_dir: Path) -> Iterator[None]:
-    """Note an error that ends a run, and let it pass."""
+    """Note an error that ends a run, and let it pass; within another one, that one notes it."""
+    if _noting.get():
+        yield
+        return
+    token = _noting.set(True)
     try:
         yield
     except SlotlakeError as error:
         _note_failure(Journal(state_dir), type(error).__name__, error)
         raise
+    finally:
+        _noting.reset(token)
 
 
 def _note_failure(journal: Journal, kind: str, error: SlotlakeError) -> None:

@@ -1,4 +1,4 @@
-"""Stages a small batch of a mirror without Spark: reads the keys it needs, writes the files of one snapshot.
+"""Writes snapshots without Spark: of small batches, and of files that were rewritten meanwhile.
 
-Others import `stage`.
+Others import `rewritten` and `stage`.
 """

@@ -71,6 +71,11 @@ class LiveFile:
         return str(self.file[_REFERENCED] or "")
 
     @property
+    def offset(self) -> int:
+        """Where a vector begins in its Puffin file; 0 for a data file."""
+        return int(self.file[_OFFSET] or 0)
+
+    @property
     def size(self) -> int:
         """Bytes of the file; of a vector, those that are its own."""
         return int(self.file[_SIZE] or self.file.file_size_in_bytes)

@@ -15,7 +15,7 @@ import secrets
 import time
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -40,7 +40,7 @@ from slotlake.spark.storage.location import Location
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.deletion_vectors import puffin_of
 from slotlake.spark.tables.layout import is_laid_out, layout_of
-from slotlake.spark.tables.metadata import STAGE, Metadata
+from slotlake.spark.tables.metadata import MAIN, STAGE, Metadata
 from slotlake.spark.tables.position_deletes import Positions
 
 _WRITTEN_BY: Final = "slotlake"
@@ -74,10 +74,15 @@ class Change:
 
 @dataclass
 class _Files:
-    """What is added and what leaves, by the number of the partition spec for what is added."""
+    """What is added and what leaves, by the number of the partition spec for what is added.
+
+    Attributes:
+        sequence_number: of the data that is added; None: the snapshot's own.
+    """
 
     added: list[tuple[int, DataFile]] = field(default_factory=list)
     gone: list[LiveFile] = field(default_factory=list)
+    sequence_number: int | None = None
 
 
 def can_compress(codec: str) -> bool:
@@ -97,7 +102,32 @@ def with_snapshot(metadata: Metadata, live: Live, change: Change, entries: Mappi
     Raises:
         LakeError: a file cannot be written.
     """
-    before = catalog_metadata.head(metadata, STAGE)
+    return _with_files(metadata, live, _files(metadata, live, change), entries, STAGE)
+
+
+def with_replaced(metadata: Metadata, live: Live, new: Sequence[LiveFile], old: Collection[str]) -> Metadata:
+    """Write a snapshot that has other files with the same rows; return the metadata with it as ``main``.
+
+    Args:
+        metadata: the table's metadata.
+        live: the files of its main.
+        new: data files with the rows of the old ones that are not deleted, and with the rows' numbers.
+        old: locations of data files, which leave with their vectors.
+
+    Raises:
+        LakeError: a file cannot be written.
+    """
+    gone = [live.data[each] for each in old] + [live.vectors[each] for each in old if each in live.vectors]
+    added = [(each.spec, _numbered(replace(each, first_row_id=None))) for each in new]
+    # The rows are no newer than before: what deletes rows of them may come from any batch since.
+    number = min((each.sequence_number for each in new), default=None)
+    return _with_files(metadata, live, _Files(added, gone, number), {"operation": "replace"}, MAIN)
+
+
+def _with_files(
+    metadata: Metadata, live: Live, files: _Files, entries: Mapping[str, str], branch: str
+) -> Metadata:
+    before = catalog_metadata.head(metadata, branch)
     number = secrets.randbits(62) + 1
     snapshot = {
         "snapshot-id": number,
@@ -108,7 +138,6 @@ def with_snapshot(metadata: Metadata, live: Live, change: Change, entries: Mappi
         "manifest-list": f"{metadata['location']}/metadata/snap-{number}-1-{uuid.uuid4()}.avro",
         "schema-id": metadata["current-schema-id"],
     }
-    files = _files(metadata, live, change)
     manifests = _manifests(metadata, snapshot, live, files)
     snapshot = write_list(FORMAT, snapshot, manifests)
     snapshot["summary"] = {**_summary(catalog_metadata.summary(before), files), **entries}
@@ -118,7 +147,7 @@ def with_snapshot(metadata: Metadata, live: Live, change: Change, entries: Mappi
         "last-sequence-number": snapshot["sequence-number"],
         "next-row-id": snapshot["first-row-id"] + snapshot["added-rows"],
     }
-    return catalog_metadata.with_ref(grown, STAGE, number)
+    return catalog_metadata.with_ref(grown, branch, number)
 
 
 def _files(metadata: Metadata, live: Live, change: Change) -> _Files:
@@ -199,7 +228,7 @@ def _manifests(metadata: Metadata, snapshot: Metadata, live: Live, files: _Files
     entries: dict[tuple[ManifestContent, int], list[ManifestEntry]] = {}
     unchanged = []
     for spec, file in files.added:
-        added = _entry(ManifestEntryStatus.ADDED, file, snapshot["snapshot-id"], None, None)
+        added = _entry(ManifestEntryStatus.ADDED, file, snapshot["snapshot-id"], files.sequence_number, None)
         entries.setdefault((_content(file), spec), []).append(added)
     for manifest in live.manifests:
         of_manifest = live.entries[manifest.manifest_path]

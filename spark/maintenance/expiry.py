@@ -96,15 +96,20 @@ class Removed:
         return Removed(self.files + other.files, self.size + other.size)
 
 
-def remove_files(
+Candidates = dict[str, StoredFile]
+
+
+def unneeded_files(
     table: Loaded,
     dropped: Collection[str],
     files: TableFiles,
     grace: Grace,
     of_catalog: Collection[str] = (),
     views: Collection[str] = (),
-) -> Removed:
-    """Remove what neither the table, as it is now, nor a pinned view of it leads to.
+) -> Candidates:
+    """Find the files that neither the table, as it is now, nor a pinned view of it leads to.
+
+    Batches may go on meanwhile; so ask `still_unneeded` before they are removed.
 
     Args:
         table: the table.
@@ -115,11 +120,9 @@ def remove_files(
         views: the metadata files by which pinned views show the table.
 
     Raises:
-        LakeError: a metadata file of the table cannot be read; nothing was removed.
+        LakeError: a metadata file of the table cannot be read.
     """
-    shown = [catalog_metadata.head(catalog_metadata.load(location)) for location in views]
-    snapshots = [*all_snapshots(table.metadata), *(snapshot for snapshot in shown if snapshot)]
-    referenced = set(files.referenced_files(snapshots)) | _named(table) | {canonical(each) for each in views}
+    referenced = _referenced(table, files, views)
     stored = _stored_files(Location(table.metadata["location"]))
     unneeded = {path for path in dropped if path not in referenced and path in stored}
     if referenced <= stored.keys():  # else names differ from what is there, and nothing can be told from them
@@ -130,8 +133,49 @@ def remove_files(
             for path, file in stored.items()
             if path not in needed and now - file.modified >= _minimum_age(path, present, grace)
         }
-    lake_files.remove(sorted(stored[path].location for path in unneeded))
-    return Removed(len(unneeded), sum(stored[path].size for path in unneeded))
+    return {path: stored[path] for path in unneeded}
+
+
+def still_unneeded(
+    candidates: Candidates,
+    table: Loaded,
+    files: TableFiles,
+    of_catalog: Collection[str] = (),
+    views: Collection[str] = (),
+) -> Candidates:
+    """Those of the files that no run has made part of the table since they were found.
+
+    Call it when no run is at work: an old file may be linked to the table's folder first, and be named by
+    its metadata later.  What nothing leads to then, no later run will name.
+
+    Args:
+        candidates: the files.
+        table: the table as it is now.
+        files: reads manifests.
+        of_catalog: files that the catalog needs.
+        views: the metadata files by which pinned views show the table.
+
+    Raises:
+        LakeError: a metadata file of the table cannot be read.
+    """
+    needed = _referenced(table, files, views) | {canonical(location) for location in of_catalog}
+    return {path: file for path, file in candidates.items() if path not in needed}
+
+
+def remove_files(candidates: Candidates) -> Removed:
+    """Remove files that nothing needs.
+
+    Args:
+        candidates: as `still_unneeded` returns them.
+    """
+    lake_files.remove(sorted(file.location for file in candidates.values()))
+    return Removed(len(candidates), sum(file.size for file in candidates.values()))
+
+
+def _referenced(table: Loaded, files: TableFiles, views: Collection[str]) -> set[str]:
+    shown = [catalog_metadata.head(catalog_metadata.load(location)) for location in views]
+    snapshots = [*all_snapshots(table.metadata), *(snapshot for snapshot in shown if snapshot)]
+    return set(files.referenced_files(snapshots)) | _named(table) | {canonical(each) for each in views}
 
 
 def _minimum_age(path: str, present: int, grace: Grace) -> float:

@@ -25,13 +25,10 @@ from slotlake.decoder.failpoints import reach
 from slotlake.spark.catalog.base import Loaded, load, load_one
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.lake import LakeSettings
-from slotlake.spark.maintenance.rewrite import (
-    by_partition,
-    is_staged,
-    remove_useless_deletes,
-    rewrite_files,
-)
+from slotlake.spark.maintenance.plan import by_partition
+from slotlake.spark.maintenance.rewrite import remove_useless_deletes, rewrite_files
 from slotlake.spark.maintenance.table_files import DataFile, TableFiles
+from slotlake.spark.maintenance.turns import is_staged
 from slotlake.spark.merge.during_statements import failpoint_during
 from slotlake.spark.names import LakeName
 from slotlake.spark.publish.derived_tables import derived_table_names, with_derived_names

@@ -33,6 +33,7 @@ LONG = bool(os.environ.get("SLOTLAKE_TEST_LONG"))
 TABLES = ["items", "other"]
 # The first visits are those of the micro-batch that brings the lake to the snapshot's position.
 STEPS = [
+    "backfill.compared:1",
     "pull.renamed",
     *(f"apply.mid_merge:{n}" for n in (1, 3, 4)),
     *(f"apply.between_modes:{n}" for n in (1, 3, 4)),

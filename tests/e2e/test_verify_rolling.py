@@ -12,9 +12,11 @@ import pytest
 from slotlake import Pipeline
 from slotlake.decoder.errors import PipelineFileError
 from slotlake.infra.care import rolling
+from slotlake.infra.care.verification import VerifyRequest, begin
 from slotlake.infra.care.verified import changed_verified
 from slotlake.infra.journal.journal import Journal
 from slotlake.infra.journal.verified import coverage, read_verified
+from slotlake.infra.progress import silent
 from slotlake.spark.read.point import ReadPoint
 from tests.conftest import Database
 from tests.e2e.oracle import pipeline_file
@@ -91,6 +93,29 @@ def test_a_wrong_row_that_does_not_change_is_found_within_the_time(opened: tuple
     assert pipeline.verify("rolling").equal  # what differed is compared by each run
     line = Journal(pipeline.file.state_dir).verifications.newest()[0]
     assert (line["scope"], line["unresolved"]) == ("rolling", [])
+
+
+def test_a_table_that_is_copied_again_is_not_verified(opened: tuple[Database, Any]) -> None:
+    database, pipeline = opened
+    pipeline.verify("rolling")
+    pipeline.verify()
+    assert _rolling(pipeline)["never"] == 0
+    noted = read_verified(pipeline.file.state_dir)["tables"]
+    begun = begin(pipeline, VerifyRequest("full", ["t"]), silent)
+    database.execute("INSERT INTO t VALUES (2000001, 'later')")
+    pipeline.backfill("t")
+    after = read_verified(pipeline.file.state_dir)["tables"]
+    slices = len(noted["public.t"]["slices"])
+    assert _rolling(pipeline)["never"] == slices, "those of the copied table"
+    assert "lsn" not in after["public.t"]
+    assert after["public.bag"] == noted["public.bag"]
+    assert begun.finish(silent).equal, "at an LSN of before the copy: that says nothing of the copy"
+    assert read_verified(pipeline.file.state_dir)["tables"] == after
+    pipeline.backfill('"By Text"', where="n < 5")  # what is equal is not copied
+    assert read_verified(pipeline.file.state_dir)["tables"] == after
+    assert pipeline.verify().equal
+    assert _rolling(pipeline)["never"] == 0
+    assert read_verified(pipeline.file.state_dir)["tables"]["public.t"]["lsn"]
 
 
 def test_without_a_time_nothing_has_its_turn(tmp_path: Path, database: Database) -> None:

@@ -26,12 +26,8 @@ from slotlake.spark.copy.table_format import with_format
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.maintenance.expiry import Grace
 from slotlake.spark.maintenance.integrity import find_damage
-from slotlake.spark.maintenance.rewrite import (
-    Care,
-    maintain_table,
-    remove_useless_deletes,
-    tables_to_maintain,
-)
+from slotlake.spark.maintenance.plan import Care
+from slotlake.spark.maintenance.rewrite import maintain_table, remove_useless_deletes, tables_to_maintain
 from slotlake.spark.maintenance.table_files import DataFile, TableFiles
 from slotlake.spark.names import LakeName
 from slotlake.spark.read.point import ReadPoint

@@ -19,7 +19,8 @@ from slotlake.spark.fold.conflicts import Conflicts
 from slotlake.spark.lake import KeepPoints, LakeSettings
 from slotlake.spark.maintenance import rewrite as maintenance
 from slotlake.spark.maintenance.expiry import Grace
-from slotlake.spark.maintenance.rewrite import Care, Maintained, maintain_table, plan, tables_to_maintain
+from slotlake.spark.maintenance.plan import Care, plan
+from slotlake.spark.maintenance.rewrite import Maintained, maintain_table, tables_to_maintain
 from slotlake.spark.maintenance.table_files import DataFile, TableFiles
 from slotlake.spark.names import LakeName
 from slotlake.spark.read.point import ReadPoint

@@ -18,7 +18,8 @@ from slotlake.spark.catalog.sql import SqlPointers
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.maintenance.expiry import Grace
 from slotlake.spark.maintenance.integrity import WRITTEN, find_damage
-from slotlake.spark.maintenance.rewrite import Care, maintain_table, tables_to_maintain
+from slotlake.spark.maintenance.plan import Care
+from slotlake.spark.maintenance.rewrite import maintain_table, tables_to_maintain
 from slotlake.spark.maintenance.small_files import tables_to_pack
 from slotlake.spark.names import LakeName
 from slotlake.spark.read.point import ReadPoint

@@ -24,8 +24,9 @@ from slotlake.spark.catalog.probe import probe_catalog
 from slotlake.spark.copy.initial import InitialCopy, is_initialised
 from slotlake.spark.lake import KeepPoints, LakeSettings
 from slotlake.spark.maintenance.expiry import Grace
+from slotlake.spark.maintenance.plan import Care
 from slotlake.spark.maintenance.removal import drop_tables
-from slotlake.spark.maintenance.rewrite import Care, maintain_table, tables_to_maintain
+from slotlake.spark.maintenance.rewrite import maintain_table, tables_to_maintain
 from slotlake.spark.names import LakeName
 from slotlake.spark.publish.swap import lake_position
 from slotlake.spark.read.query import query

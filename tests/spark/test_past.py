@@ -17,7 +17,8 @@ from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.lake import KeepPoints
 from slotlake.spark.maintenance.expiry import Grace
 from slotlake.spark.maintenance.integrity import find_damage
-from slotlake.spark.maintenance.rewrite import Care, maintain_table, tables_to_maintain
+from slotlake.spark.maintenance.plan import Care
+from slotlake.spark.maintenance.rewrite import maintain_table, tables_to_maintain
 from slotlake.spark.names import LakeName
 from slotlake.spark.publish import commits_trim, past
 from slotlake.spark.publish.past import past_files

@@ -21,8 +21,9 @@ from slotlake.spark.copy.initial import InitialCopy, is_initialised
 from slotlake.spark.direct.choice import NEVER, SWITCH
 from slotlake.spark.lake import KeepPoints, LakeSettings
 from slotlake.spark.maintenance.expiry import Grace
+from slotlake.spark.maintenance.plan import Care
 from slotlake.spark.maintenance.removal import drop_tables
-from slotlake.spark.maintenance.rewrite import Care, maintain_table, tables_to_maintain
+from slotlake.spark.maintenance.rewrite import maintain_table, tables_to_maintain
 from slotlake.spark.names import LakeName
 from slotlake.spark.publish.swap import load
 from slotlake.spark.read.point import ReadPoint

@@ -20,8 +20,9 @@ from slotlake.spark.catalog.rest_views import RestViews
 from slotlake.spark.catalog.tags import tags
 from slotlake.spark.lake import KeepPoints, LakeSettings
 from slotlake.spark.maintenance.expiry import Grace
+from slotlake.spark.maintenance.plan import Care
 from slotlake.spark.maintenance.removal import drop_tables
-from slotlake.spark.maintenance.rewrite import Care, maintain_table
+from slotlake.spark.maintenance.rewrite import maintain_table
 from slotlake.spark.names import LakeName
 from slotlake.spark.publish.publication import lake_position
 from slotlake.spark.publish.rewind_position import rewind_position

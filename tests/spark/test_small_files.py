@@ -16,7 +16,8 @@ from slotlake.spark.lake import LakeSettings
 from slotlake.spark.maintenance import small_files
 from slotlake.spark.maintenance.expiry import Grace
 from slotlake.spark.maintenance.integrity import find_damage
-from slotlake.spark.maintenance.rewrite import Care, maintain_table, rewrite_files
+from slotlake.spark.maintenance.plan import Care
+from slotlake.spark.maintenance.rewrite import maintain_table, rewrite_files
 from slotlake.spark.maintenance.small_files import FILES_MIN, pack_table, plan_packing, tables_to_pack
 from slotlake.spark.maintenance.table_files import DataFile, TableFiles
 from slotlake.spark.names import LakeName

@@ -17,8 +17,9 @@ from slotlake.spark.catalog import view_spaces
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.lake import KeepPoints
 from slotlake.spark.maintenance.expiry import Grace
+from slotlake.spark.maintenance.plan import Care
 from slotlake.spark.maintenance.removal import drop_tables
-from slotlake.spark.maintenance.rewrite import Care, maintain_table
+from slotlake.spark.maintenance.rewrite import maintain_table
 from slotlake.spark.names import LakeName
 from slotlake.spark.read.point import ReadPoint
 from tests.catalogs import postgres_uri
