@@ -111,7 +111,7 @@ def test_changes_of_published_tables_wake(
     asyncio.run(story())
 
 
-def test_a_standby_or_a_server_without_counters_goes_by_transactions(
+def test_a_server_without_counters_goes_by_transactions(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watcher, "LOOK_SECONDS", 0.1)

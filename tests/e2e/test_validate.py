@@ -20,7 +20,7 @@ from slotlake.infra.status.validation import Check, ValidationReport, validate
 from tests.conftest import Database
 from tests.e2e.oracle import pipeline_file
 from tests.e2e.test_full_disk import small_disk
-from tests.storage import needs_a_folder
+from tests.storage import ON_REST, needs_a_folder
 
 pytestmark = pytest.mark.timeout(300)
 TABLES = "CREATE TABLE a (id int PRIMARY KEY, v text); CREATE TABLE b (id int PRIMARY KEY, n int)"
@@ -82,7 +82,11 @@ def _everything(database: Database, folder: Path) -> tuple[Any, ...]:
         database.execute("SELECT pubname FROM pg_publication"),
         database.execute("SELECT slot_name FROM pg_replication_slots WHERE database = current_database()"),
         database.execute("SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace"),
-        sorted((str(path), path.stat().st_size) for path in folder.rglob("*")),
+        sorted(
+            (str(path), path.stat().st_size)
+            for path in folder.rglob("*")
+            if path.name != "rest.log"  # of a catalog's server, which writes down what it is asked
+        ),
     )
 
 
@@ -240,6 +244,7 @@ def test_a_catalog_or_warehouse_that_cannot_be_used(shop: Path, database: Databa
         _error(shop, "catalog", "cannot be reached")
 
 
+@pytest.mark.skipif(ON_REST, reason="its catalog is in PostgreSQL")
 def test_a_catalog_in_postgresql_is_not_made(shop: Path, database: Database, role: str) -> None:
     whole, folder = shop.read_text(), shop.parent
     sqlite, uri = f"sqlite:///{folder}/lake.db", _url(database).replace("://", "+psycopg://", 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from slotlake.infra.cli.main import main
 from slotlake.infra.status.watch import watched
 from tests.conftest import Database
 from tests.e2e.oracle import pipeline_file
+from tests.storage import ON_REST
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -130,7 +132,8 @@ def _a_slot_that_is_gone(database: Database, file: Path, capsys: pytest.CaptureF
     file.write_text(text.replace(f"port={database.server.port}", "port=1"))
     code, status = _checked(file, capsys)
     assert (code, status["state"]) == (3, "source unreachable")
-    file.write_text(text.replace("sqlite:///", "postgresql+psycopg://nobody@127.0.0.1:1/"))
+    unreachable = "http://127.0.0.1:1" if ON_REST else "postgresql+psycopg://nobody@127.0.0.1:1/x"
+    file.write_text(re.sub(r"(?m)^  uri: .*$", f'  uri: "{unreachable}"', text))
     code, status = _checked(file, capsys)
     assert (code, status["state"]) == (7, "lake unreachable")
     assert status["source_lsn"]  # one side is told without the other
