@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from airflow.sdk import DAG, Param, task
+from airflow.sdk import DAG, Param
 
 from slotlake.infra.airflow import backfill as scheduling_backfill
 from slotlake.infra.airflow import scheduling
+from slotlake.infra.airflow.step_task import task
 from slotlake.infra.config.pipeline_file import PipelineFile
 
 DOCS = """

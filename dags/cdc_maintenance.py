@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from airflow.sdk import DAG, task
+from airflow.sdk import DAG
 
 from slotlake.infra.airflow import scheduling
+from slotlake.infra.airflow.step_task import task
 from slotlake.infra.config.pipeline_file import PipelineFile
 
 DOCS = """

@@ -5,10 +5,11 @@ A run is one micro-batch, as four tasks or as one; or it makes micro-batches for
 
 from typing import Any
 
-from airflow.sdk import DAG, Asset, AssetAlias, Param, task
+from airflow.sdk import DAG, Param
 
+from slotlake.infra.airflow import assets, scheduling
 from slotlake.infra.airflow import backfill as scheduling_backfill
-from slotlake.infra.airflow import scheduling
+from slotlake.infra.airflow.step_task import task
 from slotlake.infra.config.pipeline_file import PipelineFile
 
 DOCS = """
@@ -19,8 +20,9 @@ DOCS = """
 - **apply** folds the batch and merges it into the branch `stage` of each table. Readers do not see this
   branch. *Cleared:* it discards `stage` and applies the batch again. If the batch is already published, it
   does nothing.
-- **publish** publishes the batch in all tables with one catalog transaction, and starts `cdc_verify` by an
-  asset event. *Cleared:* it does nothing if the batch is already published.
+- **publish** publishes the batch in all tables with one catalog transaction. A batch with changes is an event
+  of the pipeline's asset, which can start `cdc_verify`, and of the asset of each table that it changed.
+  *Cleared:* it publishes nothing if the batch is already published, and makes the events again.
 - **confirm** tells the server that it may remove WAL up to the lake's position, and never further. Then it
   packs the small files of the tables that the batch changed, if they have become many.
   *Cleared:* it confirms the same position again.
@@ -46,7 +48,8 @@ ONE_TASK = """
   does the same as the four tasks of `airflow.tasks: four`. *Cleared:* it makes the next micro-batch.
 
 The task reads the position from the lake and never from Airflow. So you can clear it or kill it at any time.
-A batch with changes is an event of the asset, and starts `cdc_verify` if the pipeline file says so.
+A batch with changes is an event of the pipeline's asset and of its tables' assets. It starts `cdc_verify` if
+the pipeline file says so.
 
 **The Backfill button** never changes the live tables: `sync` is then skipped, and `replay` applies the
 archived change log of the run's logical date to tables in **scratch_namespace**, a field of the form.
@@ -62,12 +65,12 @@ CONTINUOUS = """
 The task takes no place of the pipeline's pool. It has the pipeline's lock only during a batch, so
 `cdc_verify`, `cdc_maintenance` and `cdc_backfill` get their turn between two batches.
 
-A run with changes is one event of the asset, when it ends. There is no replay by the Backfill button: use
-`slotlake replay`.
+A run with changes is one event of the pipeline's asset, and one of each table's that it changed, when it
+ends. There is no replay by the Backfill button: use `slotlake replay`.
 """
 
 
-def four_tasks(pipeline: PipelineFile, asset: Asset) -> Any:
+def four_tasks(pipeline: PipelineFile) -> Any:
     @task(multiple_outputs=False)
     def pull(pipeline_file: str, *, dag_run: Any = None, ti: Any = None) -> dict[str, Any]:
         scheduling_backfill.skip_in_a_backfill(dag_run)
@@ -77,11 +80,12 @@ def four_tasks(pipeline: PipelineFile, asset: Asset) -> Any:
     def apply(pipeline_file: str, pulled: dict[str, Any]) -> dict[str, Any]:
         return scheduling.short_report("apply", pipeline_file, scheduling.batch_of(pulled))
 
-    @task(outlets=[asset], multiple_outputs=False)
-    def publish(pipeline_file: str, pulled: dict[str, Any], *, outlet_events: Any = None) -> dict[str, Any]:
-        published = scheduling.short_report("publish", pipeline_file, scheduling.batch_of(pulled))
-        outlet_events[asset].extra = {key: pulled[key] for key in ("start_lsn", "end_lsn", "batch")}
-        return published
+    @task(**assets.outlets(pipeline.name), multiple_outputs=False)
+    def publish(
+        pipeline_file: str, pulled: Any, *, outlet_events: Any = None, asset_state_store: Any = None
+    ) -> dict[str, Any]:
+        batch = scheduling.batch_of(pulled)
+        return scheduling.carried("publish", pipeline_file, outlet_events, asset_state_store, batch)
 
     @task(trigger_rule="none_failed_min_one_success", multiple_outputs=False)
     def confirm(pipeline_file: str, pulled: dict[str, Any]) -> dict[str, Any]:
@@ -93,24 +97,24 @@ def four_tasks(pipeline: PipelineFile, asset: Asset) -> Any:
     return pulled
 
 
-def one_task(pipeline: PipelineFile, asset: Asset) -> Any:
-    batches = AssetAlias(f"{asset.name}_batches")  # an event only if something was published
-
-    @task(outlets=[batches], multiple_outputs=False)
-    def sync(pipeline_file: str, *, dag_run: Any = None, outlet_events: Any = None) -> dict[str, Any]:
+def one_task(pipeline: PipelineFile) -> Any:
+    @task(**assets.outlets(pipeline.name), multiple_outputs=False)
+    def sync(
+        pipeline_file: str, *, dag_run: Any = None, outlet_events: Any = None, asset_state_store: Any = None
+    ) -> dict[str, Any]:
         scheduling_backfill.skip_in_a_backfill(dag_run)
-        return scheduling.carried(scheduling.run_step("sync", pipeline_file), outlet_events[batches], asset)
+        return scheduling.carried("sync", pipeline_file, outlet_events, asset_state_store)
 
     return sync(str(pipeline.path))
 
 
-def continuous(pipeline: PipelineFile, asset: Asset) -> Any:
-    batches = AssetAlias(f"{asset.name}_batches")
-
-    @task(outlets=[batches], multiple_outputs=False, pool="default_pool")
-    def run(pipeline_file: str, *, dag_run: Any = None, outlet_events: Any = None) -> dict[str, Any]:
+def continuous(pipeline: PipelineFile) -> Any:
+    @task(**assets.outlets(pipeline.name), multiple_outputs=False, pool="default_pool")
+    def run(
+        pipeline_file: str, *, dag_run: Any = None, outlet_events: Any = None, asset_state_store: Any = None
+    ) -> dict[str, Any]:
         scheduling_backfill.skip_in_a_backfill(dag_run)
-        return scheduling.carried(scheduling.run_step("run", pipeline_file), outlet_events[batches], asset)
+        return scheduling.carried("run", pipeline_file, outlet_events, asset_state_store)
 
     return run(str(pipeline.path))
 
@@ -125,7 +129,6 @@ def replay_task(pipeline: PipelineFile) -> Any:
 
 
 def cdc_sync(pipeline: PipelineFile) -> None:
-    asset = Asset(name=f"slotlake_{pipeline.name}", uri=scheduling.asset_uri(pipeline))
     form = Param(
         f"{pipeline.lake.namespace}_replay",
         type="string",
@@ -142,9 +145,9 @@ def cdc_sync(pipeline: PipelineFile) -> None:
         **scheduling.deadline(pipeline),
     ):
         if kind == "continuous":
-            continuous(pipeline, asset)
+            continuous(pipeline)
         else:
-            first = one_task(pipeline, asset) if kind == "one" else four_tasks(pipeline, asset)
+            first = one_task(pipeline) if kind == "one" else four_tasks(pipeline)
             first >> replay_task(pipeline)
 
 

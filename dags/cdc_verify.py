@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from airflow.sdk import DAG, Asset, Param, task
+from airflow.sdk import DAG, Param
 
-from slotlake.infra.airflow import scheduling
+from slotlake.infra.airflow import assets, scheduling
+from slotlake.infra.airflow.step_task import task
 from slotlake.infra.config.pipeline_file import PipelineFile
 
 DOCS = """
@@ -29,8 +30,6 @@ LSN range. Events that arrive while a verification runs share the next verificat
 
 
 def cdc_verify(pipeline: PipelineFile) -> None:
-    asset = Asset(name=f"slotlake_{pipeline.name}", uri=scheduling.asset_uri(pipeline))
-
     @task(multiple_outputs=False, pool="default_pool")
     def verify(
         pipeline_file: str, *, triggering_asset_events: Any = None, params: Any = None
@@ -40,7 +39,7 @@ def cdc_verify(pipeline: PipelineFile) -> None:
 
     with DAG(
         f"cdc_verify_{pipeline.name}",
-        schedule=scheduling.verification(pipeline, asset),
+        schedule=scheduling.verification(pipeline, assets.pipeline_asset(pipeline.name)),
         doc_md=DOCS,
         params={"scope": Param(scheduling.SCOPES[0], enum=list(scheduling.SCOPES), title="Which rows")},
         **scheduling.start_options(pipeline, title="verify"),

@@ -91,7 +91,8 @@ class PullReport(Report):
     ``joining``: tables that are being copied over several syncs, and how much of each is there.
     ``resumed``: tables that had been set aside and are followed again; ``set_aside``: those that are not
     followed now, each with its reason.
-    ``oldest_commit``: when the first of its transactions was committed (ISO 8601); None without any.
+    ``oldest_commit``, ``newest_commit``: when the first and the last of its transactions were committed
+    (ISO 8601); None without any.
     ``warnings``: derived tables that somebody dropped, or that cannot be begun.
     """
 
@@ -107,6 +108,7 @@ class PullReport(Report):
     resumed: list[str] = field(default_factory=list)
     set_aside: dict[str, str] = field(default_factory=dict)
     oldest_commit: str | None = None
+    newest_commit: str | None = None
     warnings: list[str] = field(default_factory=list)
 
 
@@ -174,6 +176,7 @@ class SyncReport(Report):
     ``compacted``: tables whose small files were packed after the batches.
     ``lag_seconds``: the longest time from a commit of these batches until it was queryable, by the clocks of
     the source and of this machine; None without transactions.
+    ``oldest_commit``, ``newest_commit``: of all its batches, as `PullReport` has them.
     """
 
     batch: str | None
@@ -192,6 +195,8 @@ class SyncReport(Report):
     warnings: list[str] = field(default_factory=list)
     compacted: list[TableCompacted] = field(default_factory=list)
     lag_seconds: float | None = None
+    oldest_commit: str | None = None
+    newest_commit: str | None = None
 
 
 @dataclass(frozen=True)

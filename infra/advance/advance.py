@@ -126,6 +126,7 @@ def pull_report(batch: Batch, position: int, started: float) -> PullReport:
         changes=batch.changes,
         bytes=batch.bytes,
         oldest_commit=batch.manifest.get("first_commit_time"),
+        newest_commit=batch.manifest.get("last_commit_time"),
         seconds=time.monotonic() - started,
     )
 

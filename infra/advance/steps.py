@@ -50,6 +50,7 @@ class Totals:
         seconds: step → seconds.
         lag_seconds: the longest time from a commit until it was queryable; None without transactions.
         warnings: what its publications met.
+        commits: of each batch, when its oldest and its newest transaction was committed.
     """
 
     last: PullReport | None = None
@@ -60,6 +61,7 @@ class Totals:
     seconds: dict[str, float] = field(default_factory=dict)
     lag_seconds: float | None = None
     warnings: list[str] = field(default_factory=list)
+    commits: list[str] = field(default_factory=list)
 
     @contextmanager
     def timed(self, step: str) -> Iterator[None]:
@@ -76,6 +78,7 @@ class Totals:
             self.last = report
             self.transactions += report.transactions
             self.changes += report.changes
+            self.commits += [time for time in (report.oldest_commit, report.newest_commit) if time]
 
     def published(self, report: PullReport) -> None:
         """Note for how long the oldest commit of a batch has waited until now, when it is queryable."""

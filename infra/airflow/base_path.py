@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
+PREFIX = "/slotlake"  # of the page, below it
+
 
 def base_path() -> str:
     """Return the path of Airflow's own address, without a slash at its end: empty, or as ``/airflow``."""

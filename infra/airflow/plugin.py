@@ -12,9 +12,8 @@ from typing import Any, ClassVar
 
 from airflow.plugins_manager import AirflowPlugin
 
-from slotlake.infra.airflow.base_path import base_path
+from slotlake.infra.airflow.base_path import PREFIX, base_path
 
-PREFIX = "/slotlake"
 _Message = MutableMapping[str, Any]
 
 

@@ -146,11 +146,6 @@ def schedule_of(when: str | int | None) -> str | timedelta | None:
     return timedelta(seconds=when) if isinstance(when, int) else when
 
 
-def asset_uri(pipeline: PipelineFile) -> str:
-    """Return the URI of the pipeline's asset; each published batch is an event of it."""
-    return f"slotlake://{pipeline.name}"
-
-
 def run_step(step: str, pipeline_file: str, *arguments: Any) -> dict[str, Any]:
     """Run one function of ``infra.airflow.steps`` as an Airflow task.
 
@@ -212,6 +207,23 @@ def _first(entries: list[Any] | dict[str, Any]) -> list[Any] | dict[str, Any]:
     return dict(itertools.islice(entries.items(), _ENTRIES_MAX))
 
 
+def carried(step: str, pipeline_file: str, outlet_events: Any, store: Any, *arguments: Any) -> dict[str, Any]:
+    """Run a step that publishes; make the events of what it brought, and return its report.
+
+    Args:
+        step: the function's name in `infra.airflow.steps`.
+        pipeline_file: its first argument.
+        outlet_events: Airflow's, of a task with `assets.outlets`.
+        store: Airflow's ``asset_state_store``; None before Airflow 3.3.
+        arguments: its other arguments.
+    """
+    from slotlake.infra.airflow import assets
+
+    report = run_step(step, pipeline_file, *arguments)
+    assets.emit(load_pipeline(pipeline_file).name, report.pop("brought"), outlet_events, store)
+    return shortened(report)
+
+
 def pull(
     pipeline_file: str, task_instance: Any = None, only_with_changes: Sequence[str] = ()
 ) -> dict[str, Any]:
@@ -233,20 +245,6 @@ def pull(
         task_instance.xcom_push(key="return_value", value=pulled)  # what follows has no value
         raise DownstreamTasksSkipped(tasks=list(only_with_changes))
     return pulled
-
-
-def carried(report: dict[str, Any], events: Any, asset: Any) -> dict[str, Any]:
-    """Make an event of the asset if a step has published changes; return the step's report.
-
-    Args:
-        report: of a micro-batch, or of many.
-        events: of the asset's alias; without an event in it, Airflow makes none.
-        asset: the pipeline's.
-    """
-    if report["transactions"]:
-        extra = {"start_lsn": report["start_lsn"], "end_lsn": report["lsn"], "batch": report["batch"]}
-        events.add(asset, extra=extra)
-    return shortened(report)
 
 
 def batch_of(pulled: Mapping[str, Any]) -> str:

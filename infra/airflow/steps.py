@@ -3,7 +3,7 @@
 A scheduler may repeat a step, clear it, or run it twice at once. A step keeps what is already done, and a
 second run at the same time gets a `BusyError`, which the scheduler may retry.  A step reads the position from
 the lake, never from the result of an earlier step; the batch name only makes sure that a step works on the
-batch that the step before it wrote.
+batch that the step before it wrote.  A step that publishes says under ``brought`` what asset events tell.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from datetime import datetime
 from typing import Any
 
 from slotlake.expectations.results import one_report
+from slotlake.infra.airflow import lineage
+from slotlake.infra.airflow.brought import Brought
 from slotlake.infra.cli.progress_display import progress_lines
 from slotlake.infra.cli.run import stopped_by_signals
 from slotlake.infra.cli.texts.run import batch_lines, run_line
 from slotlake.infra.health.look import look
 from slotlake.infra.pipeline import Pipeline
 from slotlake.infra.recover.approved import note_plan
-from slotlake.infra.reports import SyncReport
+from slotlake.infra.reports import Report, SyncReport
 from slotlake.infra.source.bell import Bell
 from slotlake.infra.state_file import StateFile
 
@@ -60,7 +62,8 @@ def sync(pipeline_file: str) -> dict[str, Any]:
     with Pipeline.open(pipeline_file) as pipeline:
         report = pipeline.sync(wait_seconds=_WAIT_SECONDS)
         _log_batch(report)
-        return report.as_dict()
+        brought = Brought.by_syncs([report], report.start_lsn, report.lsn)
+        return _with_brought(pipeline, report, brought)
 
 
 def run(pipeline_file: str) -> dict[str, Any]:
@@ -72,9 +75,16 @@ def run(pipeline_file: str) -> dict[str, Any]:
     is_main = threading.current_thread() is threading.main_thread()
     with stopped_by_signals(bell) if is_main else nullcontext(), Pipeline.open(pipeline_file) as pipeline:
         limits = RunLimits(seconds=pipeline.file.airflow.run_for)
-        report = pipeline.run(limits, bell=bell, listener=RunListener(_log_batch, _log.info))
+        brought = Brought("", "")
+
+        def batch(made: SyncReport) -> None:
+            _log_batch(made)
+            brought.add(made)
+
+        report = pipeline.run(limits, bell=bell, listener=RunListener(batch, _log.info))
         _log.info(run_line(report))
-        return report.as_dict()
+        brought.start_lsn, brought.end_lsn = report.start_lsn, report.lsn
+        return _with_brought(pipeline, report, brought)
 
 
 def apply(pipeline_file: str, batch: str) -> dict[str, Any]:
@@ -86,7 +96,8 @@ def apply(pipeline_file: str, batch: str) -> dict[str, Any]:
 def publish(pipeline_file: str, batch: str) -> dict[str, Any]:
     """Publish the staged batch in all tables with one catalog transaction."""
     with Pipeline.open(pipeline_file) as pipeline:
-        return pipeline.publish(batch).as_dict()
+        report = pipeline.publish(batch)
+        return _with_brought(pipeline, report, Brought.by_batch(pipeline, batch))
 
 
 def confirm(pipeline_file: str, batch: str | None = None) -> dict[str, Any]:
@@ -193,6 +204,12 @@ def replay(pipeline_file: str, namespace: str, start: str, end: str) -> dict[str
     with Pipeline.open(pipeline_file) as pipeline:
         begin, last = datetime.fromisoformat(start), datetime.fromisoformat(end)
         return extend(pipeline, namespace, begin, last).as_dict()
+
+
+def _with_brought(pipeline: Pipeline, report: Report, brought: Brought) -> dict[str, Any]:
+    """Return a report with what was brought under ``brought``; note the latter for lineage."""
+    lineage.note(pipeline, brought)
+    return {**report.as_dict(), "brought": brought.as_dict()}
 
 
 def _log_batch(report: SyncReport) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from slotlake.decoder.lsn import format_lsn
@@ -137,4 +138,6 @@ def _report(
         warnings=_warnings(pipeline, totals, pulls),
         compacted=compacted,
         lag_seconds=totals.lag_seconds,
+        oldest_commit=min(totals.commits, key=datetime.fromisoformat, default=None),
+        newest_commit=max(totals.commits, key=datetime.fromisoformat, default=None),
     )

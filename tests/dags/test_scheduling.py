@@ -106,20 +106,6 @@ def test_what_a_run_of_cdc_sync_is(folder: Path, written: str, kind: str, schedu
     assert (scheduling.kind_of_run(pipeline), scheduling.schedule(pipeline)) == (kind, schedule)
 
 
-def test_only_what_was_published_is_an_event() -> None:
-    events: dict[str, object] = {}
-
-    class Alias:
-        def add(self, asset: str, extra: object) -> None:
-            events[asset] = extra
-
-    nothing = {"transactions": 0, "start_lsn": "0/1", "lsn": "0/2", "batch": "b"}
-    assert scheduling.carried(nothing, Alias(), "shop") == nothing
-    assert events == {}
-    scheduling.carried({**nothing, "transactions": 1}, Alias(), "shop")
-    assert events == {"shop": {"start_lsn": "0/1", "end_lsn": "0/2", "batch": "b"}}
-
-
 def test_ranges_of_several_events_become_one() -> None:
     # 0/FF < 0/100 < 1/0 as positions, in another order as text
     events = [

@@ -117,6 +117,10 @@ class Stack:
                 assert time.monotonic() < give_up
                 time.sleep(0.2)
 
+    def batch_events(self) -> list[dict[str, Any]]:
+        """The newest events of the pipeline's own asset, oldest first."""
+        return [event for event in self.client.asset_events() if event["uri"] == f"slotlake://{self.name}/"]
+
     def happening(self) -> list[object]:
         """The runs of this pipeline's DAGs and their tasks: what is the same twice stands still.
 

@@ -195,8 +195,9 @@ def test_the_schedule_carries_changes_and_each_batch_is_verified(stack: Stack) -
 
 def _verified(stack: Stack) -> bool:
     """Does a successful run of cdc_verify cover the newest event?"""
-    newest = stack.client.asset_events()[-1]
-    assert set(newest["extra"]) == {"start_lsn", "end_lsn", "batch"}
+    newest = stack.batch_events()[-1]
+    assert {"start_lsn", "end_lsn", "batch"} < set(newest["extra"])
+    assert newest["extra"]["tables"] == 2
     runs = newest["created_dagruns"]
     if not runs or runs[-1]["state"] != "success":
         assert not any(run["state"] == "failed" for run in runs)
@@ -205,6 +206,18 @@ def _verified(stack: Stack) -> bool:
     assert report["equal"] is True
     assert report["tables"]["public.orders"]["lake_rows"] == len(stack.rows("public.orders"))
     return True
+
+
+def test_each_table_has_an_event_and_each_task_a_link(stack: Stack) -> None:
+    batches = [event["extra"]["batch"] for event in stack.batch_events()]
+    for table in ("orders", "log"):
+        uri = f"slotlake://shop/public.{table}"
+        events = [event for event in stack.client.asset_events() if event["uri"] == uri]
+        assert [event["extra"]["batch"] for event in events] == batches
+        assert {event["extra"]["table"] for event in events} == {f"public.{table}"}
+    run = stack.successes()[0]["dag_run_id"]
+    links = stack.client.call("GET", f"/dags/{SYNC}/dagRuns/{run}/taskInstances/pull/links")
+    assert links["extra_links"] == {"slotlake": f"/slotlake/dag/{SYNC}"}
 
 
 def test_an_idle_run_skips_what_has_nothing_to_do(stack: Stack) -> None:

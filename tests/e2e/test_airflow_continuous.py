@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import psutil
 import psycopg
@@ -86,10 +85,6 @@ def bootstrapped(stack: Stack, request: pytest.FixtureRequest) -> Stack:
     return made
 
 
-def _events(stack: Stack) -> list[dict[str, Any]]:
-    return [event for event in stack.client.asset_events() if event["source_dag_id"] == stack.dag("sync")]
-
-
 def test_a_micro_batch(bootstrapped: Stack) -> None:
     {"one": _in_one_task, "loop": _in_a_loop}[bootstrapped.name](bootstrapped)
     bootstrapped.client.pause(bootstrapped.dag("sync"), True)
@@ -102,18 +97,18 @@ def _in_one_task(stack: Stack) -> None:
     states = {name: task["state"] for name, task in stack.client.tasks(stack.dag("sync"), run).items()}
     assert states == {"sync": "success", "replay": "skipped"}
     assert stack.equal()
-    (event,) = _events(stack)
+    (event,) = stack.batch_events()
     report = stack.client.xcoms(stack.dag("sync"), run)["sync", "return_value"]
-    assert event["extra"] == {
-        "start_lsn": report["start_lsn"],
-        "end_lsn": report["lsn"],
-        "batch": report["batch"],
-    }
-    stack.until(lambda: _events(stack)[-1]["created_dagruns"] != [], "the event starts cdc_verify")
+    extra = event["extra"]
+    assert [extra[key] for key in ("start_lsn", "end_lsn", "batch", "changes", "tables")] == [
+        *(report[key] for key in ("start_lsn", "lsn", "batch", "changes")),
+        1,
+    ]
+    stack.until(lambda: stack.batch_events()[-1]["created_dagruns"] != [], "the event starts cdc_verify")
     stack.run_again("sync", run, ["sync"], attempt=2)
     assert stack.equal()
     stack.sync()
-    assert len(_events(stack)) == 1  # nothing was published
+    assert len(stack.batch_events()) == 1  # nothing was published
 
 
 def _in_a_loop(stack: Stack) -> None:
@@ -129,7 +124,7 @@ def _in_a_loop(stack: Stack) -> None:
     stack.until(lambda: len(stack.client.runs(dag)) > 1, "the next run goes on")
     assert stack.client.run(dag, first["dag_run_id"])["state"] == "success"
     assert "transactions (public." in stack.client.log(dag, first["dag_run_id"], "run")
-    assert len(_events(stack)) == 1
+    assert len(stack.batch_events()) == 1
     _cleared_and_killed(stack, dag)
 
 

@@ -39,6 +39,7 @@ IMPORTED_AS = {
     "botocore": "boto3",
     "opentelemetry": "opentelemetry-api",
     "fastapi": "apache-airflow",  # a plugin's app is one of Airflow's own FastAPI
+    "openlineage": "apache-airflow",  # only where somebody has installed Airflow's provider for it
 }
 # Needed, and imported nowhere under slotlake's names.
 NOT_IMPORTED = {
