@@ -30,7 +30,7 @@ def small_airflow(
     *,
     dag_file: str = "",
 ) -> Iterator[dict[str, Stack]]:
-    """Start it; each pipeline has a database of its own with the tables ``orders`` and ``log``.
+    """Start it; each pipeline has a database of its own with ``orders`` and ``log``, and publishes them.
 
     Args:
         pg: the source's server.
@@ -45,7 +45,7 @@ def small_airflow(
     if dag_file:
         (folder / "dags" / "of_the_test.py").write_text(dag_file)
     files = {name: folder / "pipelines" / f"{name}.yaml" for name in pipelines}
-    databases = {name: _database(pg, f"airflow_{name}") for name in pipelines}
+    databases = {name: _database(pg, name) for name in pipelines}
     for name, file in files.items():
         text = FILE.format(name=name, dsn=pg.url(f"airflow_{name}"), airflow=pipelines[name])
         file.write_text(text)
@@ -89,8 +89,9 @@ def bootstrapped(stack: Stack) -> Stack:
 
 def _database(pg: EmbeddedPostgres, name: str) -> psycopg.Connection[tuple[object, ...]]:
     with psycopg.connect(pg.dsn(), autocommit=True) as admin:
-        admin.execute(f"CREATE DATABASE {name}")
-    database = psycopg.connect(pg.dsn(name), autocommit=True)
+        admin.execute(f"CREATE DATABASE airflow_{name}")
+    database = psycopg.connect(pg.dsn(f"airflow_{name}"), autocommit=True)
     database.execute("CREATE TABLE orders (id int PRIMARY KEY, v text); CREATE TABLE log (id int, v text)")
+    database.execute(f"CREATE PUBLICATION {name} FOR TABLE orders, log")
     database.execute("INSERT INTO orders SELECT g, 'v' || g FROM generate_series(1, 100) g")
     return database

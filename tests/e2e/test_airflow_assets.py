@@ -171,6 +171,7 @@ def test_a_batch_of_many_tables_makes_a_bounded_number_of_events(stacks: dict[st
     stack = stacks["many"]
     for number in range(MANY):
         stack.database.execute(f"CREATE TABLE t{number} (id int PRIMARY KEY)")
+    stack.database.execute("DROP PUBLICATION many; CREATE PUBLICATION many FOR ALL TABLES")
     bootstrapped(stack)
     stack.database.execute(";".join(f"INSERT INTO t{n} SELECT generate_series(0, {n})" for n in range(MANY)))
     run = stack.sync()
