@@ -127,7 +127,7 @@ def _watched(pipeline: PipelineFile) -> Any:
     from slotlake.infra.airflow.watcher import SourceTrigger
 
     watcher = AssetWatcher(name="wal", trigger=SourceTrigger(pipeline_file=str(pipeline.path)))
-    uri = f"{asset_uri(pipeline)}/source"
+    uri = f"slotlake://{pipeline.name}/source"
     return Asset(name=f"slotlake_{pipeline.name}_source", uri=uri, watchers=[watcher])
 
 

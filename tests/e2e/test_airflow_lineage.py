@@ -67,7 +67,7 @@ def test_source_table_lake_table_columns_and_lsn(
     assert source["namespace"].startswith("postgres://")
     assert source["name"] == f"airflow_{name}.public.orders"
     columns = [(field["name"], field["type"]) for field in source["facets"]["schema"]["fields"]]
-    assert columns == [("id", "integer"), ("v", "text")]
+    assert columns == [("id", "int4"), ("v", "text")]
     assert (lake["namespace"], Path(lake["name"]).is_dir()) == ("file", True)
     assert lake["facets"]["symlinks"]["identifiers"][0]["name"] == f"{name}.orders"
     assert [(field["name"], field["type"]) for field in lake["facets"]["schema"]["fields"]] == [
