@@ -32,10 +32,13 @@ from datetime import datetime
 from airflow.sdk import DAG, Asset, task
 
 
-@task(inlets=[Asset("slotlake_four")])
+WHOLE = Asset(name="slotlake_four", uri="slotlake://four")
+
+
+@task(inlets=[WHOLE])
 def look(*, triggering_asset_events=None, asset_state_store=None):
-    extras = [event.extra for event in triggering_asset_events[Asset(name="slotlake_four", uri="slotlake://four")]]
-    return {"extras": extras, "stored": asset_state_store[Asset("slotlake_four")].get("last_batch")}
+    extras = [event.extra for event in triggering_asset_events[WHOLE]]
+    return {"extras": extras, "stored": asset_state_store[WHOLE].get("last_batch")}
 
 
 @task
@@ -57,7 +60,7 @@ for pipeline in ("four", "one", "loop"):
             note()
 with DAG(
     "four_all",
-    schedule=[Asset(name="slotlake_four", uri="slotlake://four")],
+    schedule=[WHOLE],
     start_date=datetime(2026, 1, 1),
     is_paused_upon_creation=False,
 ):
