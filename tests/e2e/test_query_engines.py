@@ -192,3 +192,26 @@ def test_every_point_of_a_table_that_changes(
                 assert sorted(ours.rows, key=repr) == sorted(theirs.rows, key=repr), (at, table)
         with pytest.raises(LakeError, match="has not reached"):
             pipeline.query("SELECT 1", at="F/0", engine="duckdb")
+
+
+def test_moments_before_1970_in_partitions(database: Database, tmp_path: Path) -> None:
+    """DuckDB by itself leaves out their files when a condition names the column; slotlake query does not."""
+    database.execute(
+        """CREATE TABLE days (id int PRIMARY KEY, t timestamp); CREATE TABLE months (LIKE days INCLUDING ALL);
+           INSERT INTO days VALUES (1, '1969-12-31 12:00'), (2, '1968-02-29 23:59:59.999999'),
+               (3, '1970-01-01');
+           INSERT INTO months TABLE days"""
+    )
+    file = pipeline_file(tmp_path, database, ["days", "months"])
+    text = file.read_text().replace("'days': {}", "days: {partition_by: day(t)}")
+    file.write_text(text.replace("'months': {}", "months: {partition_by: month(t)}"))
+    with Pipeline.open(file) as pipeline:
+        pipeline.init()
+        for table in ("days", "months"):
+            for condition, expected in (
+                ("t = TIMESTAMP '1969-12-31 12:00:00'", [1]),
+                ("t >= TIMESTAMP '1968-02-29 23:59:59.999999' AND t < TIMESTAMP '1970-01-01'", [1, 2]),
+            ):
+                statement = f"SELECT id FROM {table} WHERE {condition} ORDER BY 1"
+                rows = pipeline.query(statement, engine="duckdb").rows
+                assert [row[0] for row in rows] == [str(each) for each in expected], (table, condition)

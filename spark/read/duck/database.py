@@ -53,6 +53,8 @@ _SETTINGS = (
 # Names that DuckDB has itself, and the lake's catalog cannot get.
 _RESERVED = frozenset({"memory", "system", "temp", "main", "pg_catalog", "information_schema"})
 _OTHER_CATALOG = "slotlake_lake"
+_MISREAD = frozenset({"day", "month"})
+_NO_LIMIT = f" LIMIT {2**63 - 1}"
 Views = Mapping[tuple[str, str], Pinned]
 
 
@@ -119,7 +121,7 @@ def reading(connection: DuckDBPyConnection, lake: LakeSettings, views: Views) ->
         for (schema, table), location in locations.items():
             connection.execute(
                 f"CREATE VIEW {place}.{quoted(schema)}.{quoted(table)} AS "
-                f"SELECT * FROM iceberg_scan({literal(location)})"
+                f"SELECT * FROM iceberg_scan({literal(location)}){_all_files(views[schema, table])}"
             )
         connection.execute(f"USE {place}.{quoted(namespace)}")
         connection.execute("SET lock_configuration = true")
@@ -161,6 +163,15 @@ def _location(pinned: Pinned, folder: Path, number: int) -> str:
     path = folder / f"{number}.metadata.json"
     path.write_text(json.dumps(metadata), encoding="utf-8")
     return str(path)
+
+
+def _all_files(pinned: Pinned) -> str:
+    """Keep DuckDB from choosing files by the day or month of a moment: it would leave out files with rows.
+
+    DuckDB 1.5.5 rounds those before 1970 up, Iceberg rounds them down.  No condition passes a LIMIT.
+    """
+    fields = (field for spec in pinned.metadata["partition-specs"] for field in spec["fields"])
+    return _NO_LIMIT if any(field["transform"] in _MISREAD for field in fields) else ""
 
 
 def _folders(pinned: Pinned) -> Iterator[str]:
