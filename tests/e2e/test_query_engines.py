@@ -16,6 +16,7 @@ from slotlake.decoder.errors import LakeError
 from slotlake.expectations.executors.side import kind_of
 from slotlake.expectations.lake_side import LakeTable
 from slotlake.expectations.shapes import Compared
+from slotlake.spark.read.duck.early_moments import has_early_moments
 from slotlake.spark.read.executors import ClusterReadPoint
 from slotlake.spark.read.point import ReadPoint
 from tests.conftest import Database, fresh_database
@@ -198,15 +199,20 @@ def test_moments_before_1970_in_partitions(database: Database, tmp_path: Path) -
     """DuckDB by itself leaves out their files when a condition names the column; slotlake query does not."""
     database.execute(
         """CREATE TABLE days (id int PRIMARY KEY, t timestamp); CREATE TABLE months (LIKE days INCLUDING ALL);
+           CREATE TABLE late (LIKE days INCLUDING ALL); INSERT INTO late VALUES (1, '1970-01-01');
            INSERT INTO days VALUES (1, '1969-12-31 12:00'), (2, '1968-02-29 23:59:59.999999'),
                (3, '1970-01-01');
            INSERT INTO months TABLE days"""
     )
-    file = pipeline_file(tmp_path, database, ["days", "months"])
-    text = file.read_text().replace("'days': {}", "days: {partition_by: day(t)}")
+    file = pipeline_file(tmp_path, database, ["days", "months", "late"])
+    text = file.read_text().replace("'late': {}", "late: {partition_by: day(t)}")
+    text = text.replace("'days': {}", "days: {partition_by: day(t)}")
     file.write_text(text.replace("'months': {}", "months: {partition_by: month(t)}"))
     with Pipeline.open(file) as pipeline:
         pipeline.init()
+        point = ReadPoint.latest(pipeline.lake)
+        early = {name.table for name, pinned in point.pinned.items() if has_early_moments(pinned)}
+        assert early == {"days", "months"}
         for table in ("days", "months"):
             for condition, expected in (
                 ("t = TIMESTAMP '1969-12-31 12:00:00'", [1]),

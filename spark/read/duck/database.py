@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from slotlake.decoder.errors import SetupError
 from slotlake.spark.lake import LakeSettings
+from slotlake.spark.read.duck.early_moments import has_early_moments
 from slotlake.spark.read.duck.quoting import literal, quoted
 from slotlake.spark.read.point import Pinned, ReadPoint
 from slotlake.spark.read.table_names import pinned_metadata
@@ -53,7 +54,7 @@ _SETTINGS = (
 # Names that DuckDB has itself, and the lake's catalog cannot get.
 _RESERVED = frozenset({"memory", "system", "temp", "main", "pg_catalog", "information_schema"})
 _OTHER_CATALOG = "slotlake_lake"
-_MISREAD = frozenset({"day", "month"})
+# No condition passes it, so DuckDB chooses no files by the condition.
 _NO_LIMIT = f" LIMIT {2**63 - 1}"
 Views = Mapping[tuple[str, str], Pinned]
 
@@ -119,9 +120,10 @@ def reading(connection: DuckDBPyConnection, lake: LakeSettings, views: Views) ->
             connection.execute(f"CREATE SCHEMA IF NOT EXISTS {place}.{quoted(schema)}")
         _close(connection, [name, *(each for pinned in views.values() for each in _folders(pinned))])
         for (schema, table), location in locations.items():
+            limit = _NO_LIMIT if has_early_moments(views[schema, table]) else ""
             connection.execute(
                 f"CREATE VIEW {place}.{quoted(schema)}.{quoted(table)} AS "
-                f"SELECT * FROM iceberg_scan({literal(location)}){_all_files(views[schema, table])}"
+                f"SELECT * FROM iceberg_scan({literal(location)}){limit}"
             )
         connection.execute(f"USE {place}.{quoted(namespace)}")
         connection.execute("SET lock_configuration = true")
@@ -163,15 +165,6 @@ def _location(pinned: Pinned, folder: Path, number: int) -> str:
     path = folder / f"{number}.metadata.json"
     path.write_text(json.dumps(metadata), encoding="utf-8")
     return str(path)
-
-
-def _all_files(pinned: Pinned) -> str:
-    """Keep DuckDB from choosing files by the day or month of a moment: it would leave out files with rows.
-
-    DuckDB 1.5.5 rounds those before 1970 up, Iceberg rounds them down.  No condition passes a LIMIT.
-    """
-    fields = (field for spec in pinned.metadata["partition-specs"] for field in spec["fields"])
-    return _NO_LIMIT if any(field["transform"] in _MISREAD for field in fields) else ""
 
 
 def _folders(pinned: Pinned) -> Iterator[str]:
