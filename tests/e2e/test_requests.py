@@ -6,14 +6,18 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from slotlake import Pipeline
 from slotlake.bench.requests import Forwarder, Request, counted, one_after_another
 from slotlake.infra.local.object_store import LocalObjectStore
+from slotlake.spark.catalog.sql import SqlPointers
 from slotlake.spark.direct.choice import ALWAYS, NEVER, SWITCH
+from slotlake.spark.lake import LakeSettings
 from tests.conftest import Database
 from tests.e2e.oracle import assert_equal, pipeline_file
 from tests.storage import IN_NESSIE, IN_S3, ON_REST, moved_to
@@ -76,8 +80,30 @@ def way(object_store: LocalObjectStore) -> Iterator[Forwarder]:
 def _requests(way: Forwarder, pipeline: Pipeline, database: Database, row: int) -> list[Request]:
     database.execute(f"UPDATE one SET v = v + 1 WHERE id = {row}")
     way.take()
-    assert pipeline.sync().changes == 1
+    with _opened() as catalogs:
+        assert pipeline.sync().changes == 1
+    assert [name for name, _ in catalogs] == ["opened", "closed"]
     return way.take()
+
+
+@contextmanager
+def _opened() -> Iterator[list[tuple[str, Any]]]:
+    """What happens to SQL catalogs within the block."""
+    events: list[tuple[str, Any]] = []
+    make, close = SqlPointers.__init__, SqlPointers.close
+
+    def making(catalog: SqlPointers, lake: LakeSettings) -> None:
+        make(catalog, lake)
+        events.append(("opened", catalog))
+
+    def closing(catalog: SqlPointers) -> None:
+        close(catalog)
+        events.append(("closed", catalog))
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(SqlPointers, "__init__", making)
+        patched.setattr(SqlPointers, "close", closing)
+        yield events
 
 
 @pytest.mark.skipif(IN_S3 or IN_NESSIE or ON_REST, reason="it counts with a catalog in SQLite")
