@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -54,6 +54,8 @@ class CopyProgress:
 Done = Callable[[CopyJob, list[CopiedFile]], None]
 Begins = Callable[[CopyJob], bool]
 Failed = Callable[[CopyJob, BaseException], bool]
+# Waits until one more part may be read, or the event is set; at its end another one may.
+Turn = Callable[[threading.Event], AbstractContextManager[None]]
 _LOOK_SECONDS = 1.0
 
 
@@ -151,6 +153,8 @@ class CopyCrew:
         begins: called before each part, in a thread of the crew; if it returns False the part is left out.
 
     Attributes:
+        turn: entered before a part is begun, and left when its connection is closed; None: each thread of the
+            crew keeps its connection.
         failed: called, in a thread of the crew, with the error of a part; if it returns True the part is left
             out, and the others go on.
         dropped_tables: OIDs of tables that were dropped before all parts were read; they are left out.
@@ -170,6 +174,7 @@ class CopyCrew:
     ) -> None:
         self._dsn, self._snapshot, self._rows_per_file = dsn, snapshot, rows_per_file
         self._done, self._report, self._begins = done, report, begins
+        self.turn: Turn | None = None
         self.failed: Failed = _stops_all
         self._chunk_bytes = min(CHUNK_BYTES, max(_CHUNK_BYTES_MIN, _CHUNKS_BYTES // workers))
         self.dropped_tables: set[int] = set()
@@ -216,11 +221,10 @@ class CopyCrew:
 
     def _work(self, job: CopyJob) -> None:
         try:
-            if self._stop.is_set():
-                raise StoppedError
-            if not self._begins(job):
+            files = self._in_turn(job)
+            if files is None:
                 return
-            self._done(job, self._copy(job))
+            self._done(job, files)
             reach("init.part_done")
         except BaseException as error:
             if self._was_dropped(job, error) or (not self._stop.is_set() and self.failed(job, error)):
@@ -230,10 +234,25 @@ class CopyCrew:
             self._stop.set()
             raise
 
-    def _was_dropped(self, job: CopyJob, error: BaseException) -> bool:
+    def _in_turn(self, job: CopyJob) -> list[CopiedFile] | None:
+        """Copy a part when it has its turn; None if it is left out."""
+        with nullcontext() if self.turn is None else self.turn(self._stop):
+            try:
+                if self._stop.is_set():
+                    raise StoppedError
+                return self._copy(job) if self._begins(job) else None
+            finally:
+                if self.turn is not None:
+                    self._close_connection()
+
+    def _close_connection(self) -> None:
         connection, self._local.connection = getattr(self._local, "connection", None), None
         if connection is not None:
-            connection.close()  # its transaction has failed
+            connection.close()
+            self._connections.remove(connection)
+
+    def _was_dropped(self, job: CopyJob, error: BaseException) -> bool:
+        self._close_connection()  # its transaction has failed
         if isinstance(error, SourceError) and not self._stop.is_set():
             with suppress(SourceError):
                 self.dropped_tables |= vanished(self._dsn, [job.table.relation_id])

@@ -193,8 +193,9 @@ class PipelineFile(Section):
 
     @property
     def copy_workers(self) -> int:
-        """How many ranges of tables are copied at the same time."""
-        return self.source.copy_workers or min(8, max(2, os.cpu_count() or 1))
+        """How many ranges of tables are copied at the same time on this machine."""
+        workers = self.source.copy_workers or min(8, max(2, os.cpu_count() or 1))
+        return min(workers, self.source.copy_connections or workers)
 
     @property
     def pool(self) -> str:

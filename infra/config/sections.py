@@ -60,6 +60,7 @@ class SourceSection(Section):
     streaming: Literal["parallel", "on", "off"] | None = None
     memory_mb: Annotated[int, Field(ge=1)] = 64
     copy_workers: Annotated[int, Field(ge=1, le=64)] | None = None
+    copy_connections: Annotated[int, Field(ge=1, le=1000)] | None = None
     copy_seconds_per_sync: Annotated[float, Field(gt=0, strict=False)] = 20.0
     two_phase: bool = False
     origin: Literal["any", "none"] = "any"

@@ -282,12 +282,14 @@ def _copy(
         crew = stack.enter_context(CopyCrew(
             pipeline.source.dsn,
             snapshot.snapshot,
-            [job for work in works for job in work.jobs],
+            [],
             workers=pipeline.file.copy_workers,
             done=_noting(works, states, attempt, shared),
             report=states.count_rows,
             begins=begins if shared is None else shared.begins,
         ))  # fmt: skip
+        crew.turn = None if shared is None else shared.turn
+        crew.add(job for work in works for job in work.jobs)
         for work in works:
             crew.wait(work.jobs, None if shared is None else shared.look)
             if shared is not None:

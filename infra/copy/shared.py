@@ -18,12 +18,11 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from slotlake.decoder.copy.files import CopiedFile
-from slotlake.decoder.copy.table import CopyCrew, CopyJob
+from slotlake.decoder.copy.table import CopyCrew, CopyJob, Turn
 from slotlake.decoder.errors import LakeError, SlotlakeError
 from slotlake.decoder.failpoints import reach
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.archive.state import identity
-from slotlake.infra.config.pipeline_file import PipelineFile
 from slotlake.infra.copy.record import CopyRecord, range_note, recorded_file
 from slotlake.infra.copy.states import CopyStates
 from slotlake.infra.copy.table_work import TableWork
@@ -74,7 +73,7 @@ def shared_attempt(
         snapshot.lsn,
         text_of(description("init")),
     )
-    with RangeClaims(pipeline.source.dsn, claim_key(pipeline.file), record.ranges) as claims:
+    with claims_of(pipeline, record.ranges) as claims:
         plan.write(folder)
         try:
             yield SharedAttempt(pipeline, record, claims, works, states)
@@ -83,13 +82,16 @@ def shared_attempt(
                 remove_plan(folder)
 
 
-def claim_key(file: PipelineFile) -> str:
-    """Return what the claims of a pipeline have, and those of no other.
+def claims_of(pipeline: OpenPipeline, ranges: DoneRanges) -> RangeClaims:
+    """Return this process's claims, which no other pipeline's are taken for.
 
     Args:
-        file: the pipeline file.
+        pipeline: the pipeline.
+        ranges: the ranges that are done.
     """
-    return f"copy {file.name} {file.source.slot} {file.lake.namespace}"
+    file = pipeline.file
+    key = f"copy {file.name} {file.source.slot} {file.lake.namespace}"
+    return RangeClaims(pipeline.source.dsn, key, ranges, file.source.copy_connections)
 
 
 class SharedAttempt:
@@ -119,6 +121,11 @@ class SharedAttempt:
         self._works = {self._beginnings[work.table.relation_id]: work for work in works}
         self._machine = socket.gethostname()
         self._next_look = 0.0
+
+    @property
+    def turn(self) -> Turn | None:
+        """What waits until one more connection to the source may read; None if there is no limit."""
+        return self._claims.turn
 
     def begins(self, job: CopyJob) -> bool:
         """Claim a range; false if another machine has it or has done it."""

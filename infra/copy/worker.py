@@ -30,7 +30,7 @@ from slotlake.infra.archive.state import identity
 from slotlake.infra.config.private_files import privately
 from slotlake.infra.copy.forward import fingerprint, publication_state
 from slotlake.infra.copy.record import CopyRecord, range_note
-from slotlake.infra.copy.shared import claim_key
+from slotlake.infra.copy.shared import claims_of
 from slotlake.infra.copy.steps import CopyStep
 from slotlake.infra.copy.table_work import TableWork
 from slotlake.infra.copy.tables import published_tables, schemas_at
@@ -148,7 +148,7 @@ class _Helping:
         with (
             privately(pipeline.file),
             own_folder(pipeline.file.state_dir / _FOLDER) as folder,
-            RangeClaims(pipeline.source.dsn, claim_key(pipeline.file), record.ranges) as claims,
+            claims_of(pipeline, record.ranges) as claims,
         ):
             try:
                 works = self._works(plan, record, replace(pipeline.lake, exchange=folder), claims)
@@ -273,7 +273,7 @@ class _Attempt:
                 report=self._helping.count,
                 begins=self._begins,
             ) as crew:
-                crew.failed = self._failed
+                crew.failed, crew.turn = self._failed, self._claims.turn
                 crew.add(left)
                 crew.wait(left)
             for table in {job.table for job in left if job.table.relation_id in crew.dropped_tables}:

@@ -8,6 +8,8 @@ the table's is decided by `infra.sharing.ranges`.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -18,6 +20,15 @@ from slotlake.infra.locking.shared import lock_number, stay_alive
 from slotlake.infra.sharing.ranges import DoneRanges
 
 APPLICATION_NAME = "slotlake copy"
+_DOING = "claiming ranges of the copy"
+
+
+_TURN_SECONDS = 0.2
+# One that is free, and is taken; each row is asked for only if those before it were not.
+_FREE_PLACE = (
+    "SELECT place FROM unnest(CAST(%s AS bigint[])) WITH ORDINALITY AS numbers (number, place) "
+    "WHERE pg_try_advisory_lock(number) LIMIT 1"
+)
 
 
 class RangeClaims:
@@ -27,14 +38,17 @@ class RangeClaims:
         dsn: of the source.
         key: what no other pipeline has.
         ranges: the ranges that are done.
+        connections: so many ranges are read at once by all machines; None: as many as each wants.
     """
 
-    def __init__(self, dsn: str, key: str, ranges: DoneRanges) -> None:
+    def __init__(self, dsn: str, key: str, ranges: DoneRanges, connections: int | None = None) -> None:
         self._dsn, self._key, self._ranges = dsn, key, ranges
+        self._places = [lock_number(f"{key} connection {place}") for place in range(connections or 0)]
+        self._places_taken: set[int] = set()
         self._lock = threading.Lock()
         self._taken: set[tuple[str, int]] = set()
         self.connection = connect(dsn)
-        with source_errors(dsn, "claiming ranges of the copy"):
+        with source_errors(dsn, _DOING):
             stay_alive(self.connection)
             self.connection.execute(f"SET application_name = '{APPLICATION_NAME}'".encode())
 
@@ -49,6 +63,35 @@ class RangeClaims:
     def has(self, beginning: str, part: int) -> bool:
         """Return whether this process has a range."""
         return (beginning, part) in self._taken
+
+    @property
+    def turn(self) -> Callable[[threading.Event], AbstractContextManager[None]] | None:
+        """What waits until one more connection to the source may read; None if there is no limit."""
+        return self._in_turn if self._places else None
+
+    @contextmanager
+    def _in_turn(self, ended: threading.Event) -> Iterator[None]:
+        while (number := self._free_place()) is None:
+            if ended.wait(_TURN_SECONDS):
+                yield
+                return
+        try:
+            yield
+        finally:
+            with self._lock, source_errors(self._dsn, _DOING):
+                self._places_taken.discard(number)
+                self.connection.execute(f"SELECT pg_advisory_unlock({number})".encode())
+
+    def _free_place(self) -> int | None:
+        """The number of a place, which this process has now; a session gets a lock that it has again."""
+        with self._lock, source_errors(self._dsn, _DOING):
+            numbers = [number for number in self._places if number not in self._places_taken]
+            place = self.connection.execute(_FREE_PLACE, [numbers]).fetchone() if numbers else None
+            if place is None:
+                return None
+            number = numbers[int(place[0]) - 1]
+            self._places_taken.add(number)
+            return number
 
     def take(self, beginning: str, part: int) -> bool:
         """Claim a range, unless another machine has it, or it is done.
@@ -91,12 +134,12 @@ class RangeClaims:
         Raises:
             SourceError: the connection was lost.
         """
-        with self._lock, source_errors(self._dsn, "claiming ranges of the copy"):
+        with self._lock, source_errors(self._dsn, _DOING):
             self._taken.clear()
             self.connection.execute("SELECT pg_advisory_unlock_all()")
 
     def _asked(self, function: str, beginning: str, part: int) -> bool:
         number = lock_number(f"{self._key} {beginning} {part}")
-        with source_errors(self._dsn, "claiming ranges of the copy"):
+        with source_errors(self._dsn, _DOING):
             return self.connection.execute(f"SELECT {function}({number})".encode()).fetchone() == (True,)
         raise psycopg.InterfaceError("unreachable")

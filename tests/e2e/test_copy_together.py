@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from slotlake import Pipeline
+from slotlake.decoder.copy.reading import take_snapshot
 from slotlake.decoder.errors import PipelineFileError
 from slotlake.decoder.failpoints import happening
 from slotlake.infra.copy.record import CopyRecord
@@ -26,7 +28,8 @@ from tests.conftest import Database, fresh_database
 from tests.e2e.oracle import assert_equal, pipeline_file
 from tests.e2e.test_init_resumed import COMMAND, PART_BYTES, TABLES, Killed, fill
 from tests.e2e.test_workers import shared_file
-from tests.storage import needs_a_folder
+from tests.spark.rest_catalog import LocalRestCatalog
+from tests.storage import IN_NESSIE, IN_S3, ON_REST, moved_to, needs_a_folder
 from tests.workers import Worker, ended, needs_namespaces
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.server]
@@ -94,6 +97,105 @@ def test_a_helper_is_killed_and_another_goes_on(
         assert_equal(database, pipeline, ["big", "log"])
         assert not list((tmp_path / "shared" / "shop").glob("copying/**/*"))
         assert pipeline.help_copy(wait_seconds=0).already
+
+
+@pytest.fixture(params=["rest", "nessie"])
+def other_catalog(
+    request: pytest.FixtureRequest, database: Database, object_store: LocalObjectStore, tmp_path: Path
+) -> Iterator[Path]:
+    """A pipeline file whose lake is on a REST server and in a store; machines share its state."""
+    folder, name = tmp_path / "files", f"n{database.name}"
+    if request.param == "nessie":  # its `staging` is a file, so its state is a folder
+        uri = request.getfixturevalue("nessie").branch(f"b{database.name}")
+        shared = f"state: {{path: '{tmp_path}/shared'}}\n"
+        file = pipeline_file(folder, database, ["big"], extra=shared, uri=uri, name=name)
+        moved_to(object_store, file)
+        file.write_text(file.read_text().replace("lake:\n", "lake:\n  staging: local\n  format: 2\n", 1))
+        yield file
+        return
+    prefix = f"{object_store.warehouse}-state/{database.name}"
+    shared = f"changelog: {{path: '{prefix}'}}\nstate: {{path: '{prefix}'}}\n"
+    with LocalRestCatalog(tmp_path / "rest", store=object_store) as server:
+        file = pipeline_file(folder, database, ["big"], extra=shared, uri=server.uri, name=name)
+        moved_to(object_store, file)
+        yield file
+
+
+@LONG
+@pytest.mark.skipif(IN_S3 or IN_NESSIE or ON_REST, reason="it chooses the catalog by itself")
+def test_on_a_catalog_of_another_kind(
+    database: Database, connect: str, other_catalog: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two machines help, and one of them is killed."""
+    monkeypatch.setattr("slotlake.decoder.copy.parts.PART_BYTES", PART_BYTES)
+    database.execute(
+        "CREATE TABLE big (id int PRIMARY KEY, t text); ALTER TABLE big ALTER t SET STORAGE EXTERNAL;"
+        "INSERT INTO big SELECT i, repeat(md5(i::text), 8) FROM generate_series(1, 6000) i"
+    )
+    code = f"{PAUSES}import sys; sys.argv[1:] = ['copy-worker', {str(other_catalog)!r}, '--json']; {COMMAND}"
+    helped: list[Future[Any]] = []
+
+    def others_first() -> None:
+        _killed_helper(other_catalog, "copy_worker.delivered:3")
+        helped.append(
+            pool.submit(subprocess.run, [sys.executable, "-c", code], capture_output=True, text=True)
+        )
+        time.sleep(5)
+
+    with ThreadPoolExecutor() as pool, Pipeline.open(other_catalog, remote=connect) as pipeline:
+        with happening("init.part_done", others_first):
+            report = pipeline.init()
+        assert json.loads(helped[0].result().stdout)["ranges"] > 0, helped[0].result()
+        assert sum(report.machines.values()) == report.tables[0].ranges > 10, report
+        assert_equal(database, pipeline, ["big"])
+        database.execute("UPDATE big SET t = 'changed' WHERE id < 10")
+        assert pipeline.sync().changes == 9
+        assert_equal(database, pipeline, ["big"])
+
+
+PAUSES = (
+    "import time, slotlake.decoder.copy.table as t; taken = t.take_snapshot; "
+    "t.take_snapshot = lambda *a: taken(*a) or time.sleep(0.1); "
+)
+READING = (
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
+    "AND (query LIKE 'COPY%' OR query = 'SET LOCAL row_security = off')"
+)
+
+
+@LONG
+@needs_a_folder
+def test_all_machines_together_have_so_many_connections(
+    database: Database, connect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both want four connections for ranges, and they have three."""
+    monkeypatch.setattr("slotlake.decoder.copy.parts.PART_BYTES", PART_BYTES)
+    monkeypatch.setattr("slotlake.decoder.copy.table.take_snapshot", _take_snapshot_and_pause)
+    database.execute(
+        "CREATE TABLE big (id int PRIMARY KEY, t text); ALTER TABLE big ALTER t SET STORAGE EXTERNAL;"
+        "INSERT INTO big SELECT i, repeat(md5(i::text), 8) FROM generate_series(1, 6000) i"
+    )
+    shared, limits = f"state: {{path: '{tmp_path}/shared'}}\n", "copy_workers: 4\ncopy_connections: 3\n"
+    file = pipeline_file(tmp_path / "files", database, ["big"], extra=shared, source=limits)
+    code = f"{PAUSES}import sys; sys.argv[1:] = ['copy-worker', {str(file)!r}, '--json']; {COMMAND}"
+    counts: list[int] = []
+    with ThreadPoolExecutor() as pool, Pipeline.open(file, remote=connect) as pipeline:
+        helper = pool.submit(subprocess.run, [sys.executable, "-c", code], capture_output=True, text=True)
+        made = pool.submit(pipeline.init)
+        with database.connect() as connection:
+            while not made.done():
+                counts += [row[0] for row in connection.execute(READING.encode())]
+                time.sleep(0.01)
+        report, helped = made.result(), json.loads(helper.result().stdout)
+        assert helped["ranges"] > 0, "both have copied"
+        assert len(report.machines) <= 1 < report.tables[0].ranges
+        assert max(counts) == 3, Counter(counts)
+        assert_equal(database, pipeline, ["big"])
+
+
+def _take_snapshot_and_pause(*arguments: Any) -> None:
+    take_snapshot(*arguments)
+    time.sleep(0.1)
 
 
 SLOW = (
