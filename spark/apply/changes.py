@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,15 @@ import pyarrow as pa
 from slotlake.spark.fold.batch import SegmentFold, segment_folds
 from slotlake.spark.fold.columns import Part
 from slotlake.spark.fold.segments import segments_with_truncates
-from slotlake.spark.fold.slices import NO_ROWS, ChangeSlice, Outline, slice_folds, slices, weight_of
+from slotlake.spark.fold.slices import (
+    NO_ROWS,
+    ChangeSlice,
+    Outline,
+    by_transactions,
+    slice_folds,
+    slices,
+    weight_of,
+)
 from slotlake.spark.merge.schema_changes import follow_schema_changes, schema_after, with_present_names
 from slotlake.spark.publish.sidecar import BatchSidecar
 from slotlake.spark.row_filter.selection import select_changes
@@ -26,6 +34,8 @@ from slotlake.spark.tables.shapes import BatchRelation, ChangeBatch
 
 # How often what a slice weighs is in memory while it is read, folded and written for Spark.
 _COPIES = 3
+# Such a part of a slice may wait for the rest of its transaction.
+_CARRIED = 4
 
 
 class TableChanges(Protocol):
@@ -34,10 +44,12 @@ class TableChanges(Protocol):
     Attributes:
         schema: the table's shape after them.
         sliced: there is more than one slice; each is in memory only while it is used.
+        relations: the relation versions, as the lake takes them.
     """
 
     schema: TableSchema
     sliced: bool
+    relations: Sequence[Any]
 
     def folds(self) -> Iterable[SegmentFold]:
         """Return what is to be folded and applied to the mirror, one after the other."""
@@ -67,11 +79,7 @@ def table_changes(
         ChangeLogError: a file of the batch is damaged.
     """
     weight_max = max(1, memory_bytes // _COPIES)
-    # What a transaction did to a row and took back leaves no mark: its changes are looked at together.
-    if (
-        schema.soft_deletes
-        or sum(weight_of(batch.relation_bytes(each), each.rows) for each in relations) <= weight_max
-    ):
+    if sum(weight_of(batch.relation_bytes(each), each.rows) for each in relations) <= weight_max:
         return InOnePiece(batch, relations, schema, sidecar)
     return InSlices(batch, relations, schema, sidecar, weight_max)
 
@@ -96,6 +104,14 @@ def _slices(
     return slices([batch.relation_pieces(each) for each in relations], weight_max)
 
 
+def _slices_by_transactions(
+    batch: ChangeBatch, relations: Sequence[BatchRelation], weight_max: int
+) -> Iterator[dict[int, pa.Table]]:
+    """The same; what is carried over from a slice is in memory with the next one."""
+    carried_max = weight_max // _CARRIED
+    return by_transactions(_slices(batch, relations, max(1, weight_max - carried_max)), carried_max)
+
+
 class InOnePiece:
     """All changes of a table at once.
 
@@ -116,6 +132,7 @@ class InOnePiece:
         self.parts, schema = follow_schema_changes(schema, selected.changes, sidecar)
         exact = [name for part in self.parts for name in _exact_columns(part)]
         self.schema = schema.with_lost(selected.lost).with_exact(exact)
+        self.relations: Sequence[Any] = [relation for relation, _ in self.parts]
         self._batch = batch
 
     def folds(self) -> Sequence[SegmentFold]:
@@ -155,11 +172,14 @@ class InSlices:
         weight_max: int,
     ) -> None:
         self._batch, self._relations, self._weight_max = batch, relations, weight_max
+        # What a transaction did to a row and took back leaves no mark (`spark.history.divided`).
+        self._cut = _slices_by_transactions if schema.soft_deletes else _slices
         self._selection, self._sidecar = schema.selection, sidecar
         no_rows = select_changes(schema.selection, [(each, NO_ROWS) for each in relations]).changes
         self.schema = schema_after(schema, [relation for relation, _ in no_rows], sidecar)
         self._no_rows = with_present_names(self.schema, no_rows, sidecar)
-        self._outline = Outline([relation for relation, _ in self._no_rows])
+        self.relations: Sequence[Any] = [relation for relation, _ in self._no_rows]
+        self._outline = Outline(self.relations)
         self._look_through()
 
     def _look_through(self) -> None:
@@ -173,7 +193,7 @@ class InSlices:
         self.schema = self.schema.with_lost(lost).with_exact(sorted(exact))
 
     def _taken(self) -> Iterator[_Taken]:
-        for sent in _slices(self._batch, self._relations, self._weight_max):
+        for sent in self._cut(self._batch, self._relations, self._weight_max):
             raw = [(self._relations[version], rows) for version, rows in sent.items()]
             selected = select_changes(self._selection, raw)
             changes = with_present_names(self.schema, selected.changes, self._sidecar)

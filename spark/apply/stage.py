@@ -18,7 +18,7 @@ from slotlake.decoder.errors import ApplyError, concerning
 from slotlake.decoder.failpoints import reach
 from slotlake.spark import exchange
 from slotlake.spark.apply import together as apply_together
-from slotlake.spark.apply.changes import InOnePiece, TableChanges, table_changes
+from slotlake.spark.apply.changes import TableChanges, table_changes
 from slotlake.spark.apply.together import Job
 from slotlake.spark.catalog.base import load_all, load_one
 from slotlake.spark.catalog.open import Catalog, open_catalog
@@ -279,8 +279,8 @@ def _apply_table(
 def _stage_changes(
     work: Work, changes: TableChanges, choice: OnConflict, constants: Sequence[Constant]
 ) -> Staged:
-    if isinstance(changes, InOnePiece) and changes.schema.soft_deletes:
-        return stage_marked(work, changes.schema, changes.parts, changes.transactions(), choice, constants)
+    if changes.schema.soft_deletes:
+        return stage_marked(work, changes, choice, constants)
     if changes.sliced:
         return stage_slices(work, changes.schema, changes.folds(), choice, constants)
     parts = list(changes.folds())

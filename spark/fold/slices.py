@@ -7,7 +7,7 @@ which relation version was the newest, whose columns and types the rows of all s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -21,6 +21,8 @@ from slotlake.spark.fold.segments import Segment, between, last_truncate
 
 # What a fold needs per change beside its values: codes of keys, links between changes, actions.
 _CHANGE_BYTES = 100
+# Number of the relation version → its changes.
+Slice = dict[int, pa.Table]
 NO_ROWS = pa.table(
     {
         "seq": pa.array([], pa.int64()),
@@ -135,6 +137,56 @@ def slices(pieces: Sequence[Iterator[pa.Table]], weight_max: int) -> Iterator[di
                 for version, parts in taken.items()
             }
             taken, left = {}, weight_max
+
+
+def by_transactions(slices_in_order: Iterable[Slice], carried_max: int) -> Iterator[Slice]:
+    """Cut slices anew, so that each has whole transactions, or changes of a single one.
+
+    Args:
+        slices_in_order: as `slices` gives them.
+        carried_max: the weight up to which the last transaction's changes wait for the next slice.
+    """
+    carried: Slice = {}
+    divided = -1  # the transaction of which the last slice had a part
+    for each in slices_in_order:
+        rows = _joined(carried, each)
+        first, last = _transactions(rows)
+        if first == divided != last:
+            part, rows = _parted(rows, first + 1)
+            yield part
+        whole, carried = _parted(rows, last)
+        if whole:
+            yield whole
+        if sum(map(weight, carried.values())) > carried_max:
+            yield carried
+            divided, carried = last, {}
+        # Not a view: that would keep the whole slice in memory.
+        carried = {version: each.take(np.arange(each.num_rows)) for version, each in carried.items()}
+        del rows, whole, each
+    if carried:
+        yield carried
+
+
+def _joined(carried: Slice, more: Slice) -> Slice:
+    versions = sorted({*carried, *more})
+    parts = {version: [each[version] for each in (carried, more) if version in each] for version in versions}
+    return {version: pa.concat_tables(each, promote_options="default") for version, each in parts.items()}
+
+
+def _transactions(rows: Slice) -> tuple[int, int]:
+    """The first and the last transaction of a slice."""
+    numbers = [each["txn"].to_numpy() for each in rows.values()]
+    return min(int(each[0]) for each in numbers), max(int(each[-1]) for each in numbers)
+
+
+def _parted(rows: Slice, transaction: int) -> tuple[Slice, Slice]:
+    """What comes before a transaction, and the rest."""
+    starts = {
+        version: int(np.searchsorted(each["txn"].to_numpy(), transaction)) for version, each in rows.items()
+    }
+    before = {version: each.slice(0, starts[version]) for version, each in rows.items() if starts[version]}
+    rest = {v: each.slice(starts[v]) for v, each in rows.items() if starts[v] < each.num_rows}
+    return before, rest
 
 
 @dataclass

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
@@ -77,6 +78,9 @@ def truncate(table: BatchRelation) -> Change:
     return Change("T", table)
 
 
+COMMIT = Change("", relation("none", []))  # what follows is another transaction's
+
+
 class HandBatch:
     """A batch of the change log that was never on disk."""
 
@@ -84,8 +88,12 @@ class HandBatch:
         self.start_lsn, self.end_lsn = start, end
         self.name = batch_name(start, end)
         self.digest = digest or f"digest-{self.name}"
+        transactions = list(accumulate(int(change is COMMIT) for change in changes))
+        numbered = [each for each in zip(changes, transactions, strict=True) if each[0] is not COMMIT]
+        changes = [change for change, _ in numbered]
+        self._transactions = transactions[-1] + 1 if transactions else 1
         self.manifest = {
-            "transactions": 1,
+            "transactions": self._transactions,
             "changes": len(changes),
             "last_commit_time": datetime(2024, 5, 1, 12, tzinfo=UTC).isoformat(),
         }
@@ -93,7 +101,9 @@ class HandBatch:
         self._tables: dict[int, pa.Table] = {}
         self.relations = []
         for ordinal, version in enumerate(versions):
-            mine = [(seq, change) for seq, change in enumerate(changes) if change.table == version]
+            mine = [
+                (seq, txn, change) for seq, (change, txn) in enumerate(numbered) if change.table == version
+            ]
             self._tables[ordinal] = _table(version, mine)
             self.relations.append(_numbered(version, ordinal, len(mine)))
 
@@ -110,16 +120,18 @@ class HandBatch:
         return self.transaction_table().slice(first, last - first)
 
     def transaction_table(self) -> pa.Table:
-        """One transaction, whose commit record ends with the batch."""
+        """The commit record of the last one ends with the batch."""
+        ends = range(self.end_lsn + 1 - self._transactions, self.end_lsn + 1)
         return pa.Table.from_pylist(
             [
                 {
-                    "xid": 700,
-                    "commit_lsn": self.end_lsn - 1,
-                    "end_lsn": self.end_lsn,
-                    "commit_time": datetime(2024, 5, 1, 12, tzinfo=UTC),
+                    "xid": 700 + number,
+                    "commit_lsn": end - 1,
+                    "end_lsn": end,
+                    "commit_time": datetime(2024, 5, 1, 12, number, tzinfo=UTC),
                     "origin": None,
                 }
+                for number, end in enumerate(ends)
             ],
             schema=TRANSACTIONS_SCHEMA,
         )
@@ -129,13 +141,13 @@ def _numbered(version: BatchRelation, ordinal: int, rows: int) -> BatchRelation:
     return BatchRelation(**{**vars(version), "ordinal": ordinal, "rows": rows})
 
 
-def _table(version: BatchRelation, changes: Sequence[tuple[int, Change]]) -> pa.Table:
-    only = [change for _, change in changes]
+def _table(version: BatchRelation, changes: Sequence[tuple[int, int, Change]]) -> pa.Table:
+    only = [change for *_, change in changes]
     arrays: dict[str, pa.Array] = {
-        "seq": pa.array([seq for seq, _ in changes], pa.int64()),
+        "seq": pa.array([seq for seq, *_ in changes], pa.int64()),
         "op": pa.array([ord(change.op) for change in only], pa.int8()),
-        "txn": pa.array([0] * len(only), pa.int32()),
-        "lsn": pa.array([seq for seq, _ in changes], pa.int64()),
+        "txn": pa.array([txn for _, txn, _ in changes], pa.int32()),
+        "lsn": pa.array([seq for seq, *_ in changes], pa.int64()),
         "old": pa.array([0 if c.old is None else ord(c.old_kind) for c in only], pa.int8()),
     }
     for i, column in enumerate(version.columns):
@@ -176,9 +188,14 @@ class Lab:
         tables: Mapping[BatchRelation, Sequence[Row]],
         publish: bool = True,
         modes: Mapping[str, Collection[str]] | None = None,
+        *,
+        marks: bool = False,
     ) -> InitialCopy:
-        """The initial copy: rows as PostgreSQL text."""
-        schemas = {TableSchema.of(table): (table, rows) for table, rows in tables.items()}
+        """The initial copy: rows as PostgreSQL text; ``marks``: rows that are deleted stay, marked."""
+        schemas = {
+            replace(TableSchema.of(table), soft_deletes=marks): (table, rows)
+            for table, rows in tables.items()
+        }
         copy = InitialCopy.begin(self.session, self.lake, PIPELINE, list(schemas), modes or {})
         for schema, (table, rows) in schemas.items():
             write_rows(copy.target(schema), table, rows)

@@ -16,7 +16,7 @@ from slotlake.decoder.compiled.arrays import python_values
 from slotlake.spark.fold.batch import SegmentFold
 from slotlake.spark.fold.columns import Part
 from slotlake.spark.fold.conflicts import Conflicts
-from slotlake.spark.fold.slices import NO_ROWS, Outline, slice_folds, slices, weight
+from slotlake.spark.fold.slices import NO_ROWS, Outline, by_transactions, slice_folds, slices, weight
 from slotlake.spark.history.fold import HistoryFold
 from tests.spark import test_fold_bag as bags
 from tests.spark.fold_model import (
@@ -221,3 +221,43 @@ def _with_slice(
             else:
                 ended.append((row["from_lsn"], row["to_lsn"], values))
     return after
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    numbers=st.lists(st.tuples(st.integers(0, 1), st.integers(0, 2)), min_size=1, max_size=20),
+    size=st.integers(1, 5),
+    carried=st.integers(0, 500),
+)
+def test_slices_have_whole_transactions_or_changes_of_one(
+    numbers: list[tuple[int, int]], size: int, carried: int
+) -> None:
+    """``numbers``: per change its relation version, and how far its transaction is from the one before."""
+    steps = itertools.accumulate(step for _, step in numbers)
+    changes = [
+        (version, seq, txn) for (seq, txn), (version, _) in zip(enumerate(steps), numbers, strict=True)
+    ]
+    whole = [
+        {
+            version: pa.table(
+                {"seq": [c[1] for c in mine], "txn": pa.array([c[2] for c in mine], pa.int32())}
+            )
+            for version in (0, 1)
+            if (mine := [c for c in changes[start : start + size] if c[0] == version])
+        }
+        for start in range(0, len(changes), size)
+    ]
+    cut_again = list(by_transactions(iter(whole), carried))
+    found = [
+        sorted(zip(*(python_values(pa.chunked_array(c)) for c in _columns(rows)), strict=True))
+        for rows in cut_again
+    ]
+    assert list(itertools.chain(*found)) == [(seq, txn) for _, seq, txn in changes]
+    holders = Counter(txn for rows in found for txn in {txn for _, txn in rows})
+    for rows in found:
+        several = len({txn for _, txn in rows}) > 1
+        assert not several or all(holders[txn] == 1 for _, txn in rows)
+
+
+def _columns(rows: dict[int, pa.Table]) -> list[list[pa.Array]]:
+    return [[chunk for each in rows.values() for chunk in each[name].chunks] for name in ("seq", "txn")]
