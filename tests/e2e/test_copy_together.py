@@ -104,11 +104,11 @@ def other_catalog(
     request: pytest.FixtureRequest, database: Database, object_store: LocalObjectStore, tmp_path: Path
 ) -> Iterator[Path]:
     """A pipeline file whose lake is on a REST server and in a store; machines share its state."""
-    folder, name = tmp_path / "files", f"n{database.name}"
+    folder, name, slow = tmp_path / "files", f"n{database.name}", "copy_workers: 1\n"
     if request.param == "nessie":  # its `staging` is a file, so its state is a folder
         uri = request.getfixturevalue("nessie").branch(f"b{database.name}")
         shared = f"state: {{path: '{tmp_path}/shared'}}\n"
-        file = pipeline_file(folder, database, ["big"], extra=shared, uri=uri, name=name)
+        file = pipeline_file(folder, database, ["big"], extra=shared, uri=uri, name=name, source=slow)
         moved_to(object_store, file)
         file.write_text(file.read_text().replace("lake:\n", "lake:\n  staging: local\n  format: 2\n", 1))
         yield file
@@ -116,7 +116,7 @@ def other_catalog(
     prefix = f"{object_store.warehouse}-state/{database.name}"
     shared = f"changelog: {{path: '{prefix}'}}\nstate: {{path: '{prefix}'}}\n"
     with LocalRestCatalog(tmp_path / "rest", store=object_store) as server:
-        file = pipeline_file(folder, database, ["big"], extra=shared, uri=server.uri, name=name)
+        file = pipeline_file(folder, database, ["big"], extra=shared, uri=server.uri, name=name, source=slow)
         moved_to(object_store, file)
         yield file
 
