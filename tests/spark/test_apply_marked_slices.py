@@ -55,14 +55,17 @@ ONE_TRANSACTION = [
     _new(0, "lives"),
     _new(11, "before the TRUNCATE"),
     truncate(ROWS),
-    _new(1, "after it"),
-    _new(11, "after it"),
+    *(_new(key, "after it") for key in (1, 2, 5, 10, 11)),
     update(ROWS, id="11", v=UNCHANGED, n="12"),
+    *(_new(key, "another slice") for key in range(13, 18)),
     delete(ROWS, id="1"),
+    delete(ROWS, id="2"),  # as it was before the transaction
+    delete(ROWS, id="5"),  # was marked
+    delete(ROWS, id="10"),  # was not there
     _moved(11, 12),
     _new(4, "last"),
     COMMIT,
-    *(_new(key, "next") for key in (1, 2, 20)),
+    *(_new(key, "next") for key in (1, 20)),
     COMMIT,
     delete(ROWS, id="20"),
 ]
@@ -83,11 +86,12 @@ def test_one_transaction_over_slices(labs: tuple[Lab, Lab]) -> None:
     assert {row["id"]: (row["v"], row["_is_deleted"], ends.index(row["_lsn"])) for row in sliced} == {
         0: ("lake0", True, 1),
         1: ("next", False, 2),
-        2: ("next", False, 2),
+        2: ("lake2", True, 1),
         3: ("lake3", True, 1),
         4: ("last", False, 1),
         5: ("lake5", True, 0),
         12: ("after it", False, 1),
+        **dict.fromkeys(range(13, 18), ("another slice", False, 1)),
         20: ("next", True, 3),
     }
 
