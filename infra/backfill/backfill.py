@@ -31,6 +31,7 @@ from slotlake.infra.backfill.publishing import backfill_point, publish
 from slotlake.infra.backfill.report import BackfillReport, TableBackfilled
 from slotlake.infra.backfill.rows import amending, compare, read_rows, stage_rows
 from slotlake.infra.backfill.whole import stage_whole
+from slotlake.infra.config.private_files import with_private_files
 from slotlake.infra.copy.tables import copy_all, published_tables
 from slotlake.infra.selection.aside import tables_aside
 from slotlake.infra.selection.tables import lake_schema, refuse_changed
@@ -63,6 +64,7 @@ class BackfillRequest:
     dry_run: bool = False
 
 
+@with_private_files
 def backfill(
     pipeline: OpenPipeline, request: BackfillRequest, progress: Progressing, wait_seconds: float = 0.0
 ) -> BackfillReport:

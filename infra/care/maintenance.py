@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from slotlake.decoder.errors import PipelineFileError
+from slotlake.infra.config.private_files import with_private_files
 from slotlake.infra.readers import seconds_read
 from slotlake.infra.reports import MaintainReport, TableMaintained
 from slotlake.infra.state_file import StateFile
@@ -31,6 +32,7 @@ _TURN_SECONDS = 60.0
 _WAITING_FILE = "maintained-last"
 
 
+@with_private_files
 def maintain(
     pipeline: OpenPipeline,
     table: str | None,
