@@ -20,7 +20,7 @@ from psycopg.abc import RV, PQGen
 from pyiceberg.catalog.sql import IcebergNamespaceProperties, IcebergTables, SqlCatalog
 from sqlalchemy import ColumnElement, and_, delete, event, insert, or_, select, update
 from sqlalchemy.engine import Connection, make_url
-from sqlalchemy.exc import OperationalError, SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
 
 from slotlake.decoder.errors import LakeError
 from slotlake.spark import lake_files
@@ -46,6 +46,9 @@ _INTERVAL_SECONDS = 0.1
 # SQLite takes 32,766 parameters in a statement; above this, reading all rows costs little more.
 _NAMED_IN_A_QUERY_MAX = 1000
 _TABLES = IcebergTables.__table__.c
+# Who makes a new catalog's tables at the same moment as somebody else finds them made by the next look.
+_MADE_BY_ANOTHER = ("already exists", "pg_type_typname_nsp_index", "pg_class_relname_nsp_index")
+_MAKERS_MAX = 3
 
 
 class _Bounded(psycopg.Connection[Any]):
@@ -66,12 +69,20 @@ class _Bounded(psycopg.Connection[Any]):
 
 
 class _PatientCatalog(SqlCatalog):
-    """pyiceberg's, with a PostgreSQL that is not waited for without end."""
+    """pyiceberg's, with a PostgreSQL that is not waited for without end, and tables that several may make."""
 
     def _init_catalog(self) -> None:
         if self.engine.dialect.name == "postgresql":
             event.listen(self.engine, "do_connect", _connect)
             event.listen(self.engine, "begin", _bound_locks)
+        for _ in range(_MAKERS_MAX):
+            try:
+                super()._init_catalog()
+            except (IntegrityError, OperationalError, ProgrammingError) as error:
+                if not any(word in str(error.orig) for word in _MADE_BY_ANOTHER):
+                    raise
+            else:
+                return
         super()._init_catalog()
 
 
