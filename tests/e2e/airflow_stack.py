@@ -20,6 +20,7 @@ from slotlake.spark.read.point import ReadPoint
 STILL_SECONDS_MAX = 240.0
 _LOOK_SECONDS = 5.0
 _ENDED = ("success", "failed")
+_A_PERSON_READS_SECONDS = 2.0
 
 
 @dataclass
@@ -95,6 +96,8 @@ class Stack:
         run = self.client.trigger(self.dag("recover"))
         waiting = ("awaiting_input", "deferred")  # the second before Airflow 3.3
         self.until(lambda: self.states("recover", run)["approve"] in waiting, "a person is asked")
+        # Airflow once lost an answer that came as soon as the state was there: the task asked a second time.
+        time.sleep(_A_PERSON_READS_SECONDS)
         return run, self.client.call("GET", self._question(run))
 
     def answer(self, run: str, answer: str, user: str = "admin") -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from psycopg import sql
 from slotlake.decoder.errors import SourceUnavailableError
 from slotlake.decoder.server.source import SourceSettings, connect, identify
 from slotlake.decoder.slots.confirm import confirm
-from slotlake.decoder.slots.slot import create_slot, drop_slot
+from slotlake.decoder.slots.slot import create_slot
 from slotlake.decoder.stream.pull import pull
 from slotlake.decoder.stream.receive import Stream
 from slotlake.infra.local.postgres import Version
@@ -41,7 +41,7 @@ def database(database_on: Callable[[Version], Database]) -> Database:
 
 
 @pytest.fixture
-def source(database: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[SourceSettings]:
+def source(database: Database, monkeypatch: pytest.MonkeyPatch) -> SourceSettings:
     """A slot behind which there is something to read."""
     monkeypatch.setattr("slotlake.decoder.server.silence.LIMIT_SECONDS", 0.5)
     monkeypatch.setattr("slotlake.decoder.server.waiting.ASK_SECONDS", 1.0)
@@ -51,8 +51,7 @@ def source(database: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sour
     settings = SourceSettings(f"{database.dsn} connect_timeout=2", ("p",), f"slot_{database.name}")
     create_slot(settings).close()
     database.execute("INSERT INTO t VALUES (1)")
-    yield settings
-    drop_slot(settings)
+    return settings  # the slot goes with the database, and so does a sender that has not noticed its loss
 
 
 def through(proxy: Proxy, source: SourceSettings) -> SourceSettings:
