@@ -36,7 +36,7 @@ from slotlake.infra.config.sections import (
 )
 from slotlake.infra.config.spark import SparkSection
 from slotlake.infra.config.strict_yaml import parsed
-from slotlake.infra.config.types import Lossy, TypesSection
+from slotlake.infra.config.types import Lossy, TypesSection, no_variant
 from slotlake.infra.config.verify import VerifySection
 from slotlake.spark.storage.location import S3_SCHEMES, Location
 from slotlake.spark.storage.settings import StorageSettings
@@ -104,6 +104,7 @@ class PipelineFile(Section):
             return {k: v for k, v in data.items() if not (v is None and k in _OPTIONAL_SECTIONS)}
         return data
 
+    _no_variant = field_validator("types", mode="before")(no_variant)
     _suites_of_a_project = model_validator(mode="after")(require_project)
 
     @model_validator(mode="after")

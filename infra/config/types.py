@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
 Lossy = Literal["text", "quarantine", "fail"]
 Representation = Literal["text", "list", "struct"]
+# Those of `lake.readers`, as infra.selection.reader_facts has them, beside pyiceberg.
+READ_NO_VARIANT: Final = frozenset({"trino", "bigquery", "athena", "clickhouse"})
 
 
 class TypesSection(BaseModel):
@@ -19,16 +21,9 @@ class TypesSection(BaseModel):
     arrays: Literal["text", "list"] = "text"
     ranges: Literal["text", "struct"] = "text"
     composites: Literal["text", "struct"] = "text"
-    jsonb: Literal["text", "variant"] = "text"
+    jsonb: Literal["text"] = "text"
     uuid: Literal["text", "uuid"] = "text"
     time: Literal["text", "time"] = "text"
-
-    @field_validator("jsonb")
-    @classmethod
-    def _no_variant(cls, value: str) -> str:
-        if value == "variant":
-            raise ValueError("pyiceberg cannot read a table with a VARIANT, so only text (docs/types.md)")
-        return value
 
     @field_validator("uuid")
     @classmethod
@@ -47,6 +42,25 @@ class TypesSection(BaseModel):
                 "Spark cannot read a table with Iceberg's type time, so only text (docs/types.md)"
             )
         return value
+
+
+def no_variant(types: object, info: ValidationInfo) -> object:
+    """Refuse ``jsonb: variant``, with the readers that the file names and that cannot read it.
+
+    Args:
+        types: the section, as the file has it.
+        info: what of the file was checked before, with the section ``lake``.
+
+    Raises:
+        ValueError: it is asked for.
+    """
+    if isinstance(types, dict) and types.get("jsonb") == "variant":
+        named = [name for name in getattr(info.data.get("lake"), "readers", ()) if name in READ_NO_VARIANT]
+        others = f", nor can {', '.join(named)} (lake.readers)" if named else ""
+        raise ValueError(
+            f"jsonb: pyiceberg cannot read a table with a VARIANT{others}, so only text (docs/types.md)"
+        )
+    return types
 
 
 def one_representation(types: Mapping[str, Representation], lossy: object) -> None:

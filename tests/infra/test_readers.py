@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,15 @@ def test_judged(tmp_path: Path, lake: Any, readers: str, errors: list[str], warn
         with pytest.raises(PipelineFileError, match=errors[0]):
             require_readers(file)
     assert len(reader_warnings(file)) == len(errors)
+
+
+def test_a_variant_is_refused_with_each_reader_that_cannot_read_it(tmp_path: Path) -> None:
+    cannot = [name for name, reader in READERS.items() if reader.answer("variant") == "no"]
+    for readers in ([], ["spark", "duckdb"], *([name] for name in cannot), list(READERS)):
+        with pytest.raises(PipelineFileError) as refused:
+            _file(tmp_path, {"format": 3, "readers": readers}, "types: {jsonb: variant}\n")
+        named = set(re.findall(r"[a-z]+", str(refused.value).partition(", so only text")[0]))
+        assert named & {*READERS} == {"pyiceberg", *(name for name in readers if name in cannot)}
 
 
 def test_a_table_of_its_own_format(tmp_path: Path) -> None:
