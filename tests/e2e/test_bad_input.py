@@ -15,6 +15,7 @@ from psycopg import sql
 from slotlake.infra.cli.main import main
 from tests.conftest import Database
 from tests.e2e.oracle import pipeline_file
+from tests.storage import catalog_lines, warehouse_lines
 
 PASSWORD = "s3cret-Pa55"
 
@@ -148,14 +149,16 @@ def test_slot_of_another(run: Command, shop: Path, database: Database) -> None:
 
 def test_lake_that_cannot_be_had(run: Command, shop: Path, tmp_path: Path) -> None:
     good = shop.read_text()
-    warehouse_line = next(line for line in good.splitlines() if "warehouse:" in line)
+    uri, warehouse = f"  {catalog_lines(shop.parent)}", f"  {warehouse_lines(shop.parent)}"
+    assert uri in good
+    assert warehouse in good
     (tmp_path / "a_file").write_text("")
     for old, new, code in [
-        ("sqlite:///", "sqlite:////proc/nowhere/", 7),
-        ("sqlite:///", f"postgresql+psycopg://u:{PASSWORD}@127.0.0.1:1/", 7),
-        ("sqlite:///", "https://catalog.example/", 7),
-        (warehouse_line, f'  warehouse: "file://{tmp_path}/a_file/below"', 7),
-        (warehouse_line, '  warehouse: "s3://bucket/path"', 7),
+        (uri, '  uri: "sqlite:////proc/nowhere/lake.db"', 7),
+        (uri, f'  uri: "postgresql+psycopg://u:{PASSWORD}@127.0.0.1:1/lake"', 7),
+        (uri, '  uri: "https://catalog.example/lake"', 7),
+        (warehouse, f'  warehouse: "file://{tmp_path}/a_file/below"', 7),
+        (warehouse, '  warehouse: "s3://bucket/path"', 7),
     ]:
         shop.write_text(good.replace(old, new, 1))
         run("init", shop).expect(code)
