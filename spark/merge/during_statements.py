@@ -36,6 +36,19 @@ def temporary_settings(session: SparkSession, settings: Mapping[str, str]) -> It
 
 
 @contextmanager
+def replaced_settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Set properties of the session for the time of the context, and give them back what they were before."""
+    before = {key: session.conf.get(key, None) for key in settings}
+    try:
+        with temporary_settings(session, settings):
+            yield
+    finally:
+        for key, value in before.items():
+            if value is not None:
+                session.conf.set(key, value)
+
+
+@contextmanager
 def failpoint_during(name: str) -> Iterator[None]:
     """Reach a failpoint while Spark is at work, so that a test can end the process.
 

@@ -17,13 +17,20 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from slotlake.spark import exchange
-from slotlake.spark.session import shares_files
+from slotlake.spark.merge.during_statements import replaced_settings
+from slotlake.spark.merge.sizes import cores_of
+from slotlake.spark.session import is_remote, shares_files
 
 SLICE_BYTES: Final = 64 << 20
 _BATCH_ROWS: Final = 64 * 1024
 # Rows travel inside the tasks that read them, and Spark refuses a task of 128 MB.
 _TASK_BYTES: Final = 16 << 20
+# A smaller task is not worth its start, and what it writes not a file of its own.
+_TASK_BYTES_MIN: Final = 4 << 20
 _LEAVES: Final = "spark.sql.leafNodeDefaultParallelism"
+# Of a driver in this process: each batch of rows becomes a task, unless all are few.
+_ROWS_OF_A_BATCH: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_FEW_BYTES: Final = "spark.sql.execution.arrow.localRelationThreshold"
 
 
 @contextmanager
@@ -78,7 +85,28 @@ def frame_by_session(session: SparkSession, rows: pa.Table, schema: str) -> Data
     """
     # Spark takes an empty batch for the end: it would lose all rows after it, without a word.
     batches = [batch for batch in rows.to_batches() if batch.num_rows]
-    return session.createDataFrame(pa.Table.from_batches(batches, rows.schema), schema)
+    rows = pa.Table.from_batches(batches, rows.schema)
+    tasks = tasks_of(session, rows.nbytes)
+    if is_remote(session) or tasks < 2:  # a server divides the rows when it reads them
+        return session.createDataFrame(rows, schema)
+    # By itself the driver cuts batches of ten thousand rows, and an INSERT writes a file for each.
+    divided = {_ROWS_OF_A_BATCH: str(-(-rows.num_rows // tasks)), _FEW_BYTES: "0"}
+    with replaced_settings(session, divided):
+        return session.createDataFrame(rows.combine_chunks(), schema)
+
+
+def tasks_of(session: SparkSession, size: int) -> int:
+    """Return how many tasks read rows that go through the session: all cores work, none for long alone.
+
+    Args:
+        session: the session.
+        size: of the rows, in bytes.
+    """
+    few = size // _TASK_BYTES_MIN
+    if few < 2:
+        return 1
+    cores, least = cores_of(session), -(-size // _TASK_BYTES)
+    return min(few, cores) if least <= cores else -(-least // cores) * cores
 
 
 def read_files(files: Sequence[Path], names: Sequence[str]) -> Iterator[pa.Table]:
@@ -113,16 +141,9 @@ def _batches(files: Iterable[Path], names: Sequence[str]) -> Iterator[pa.Table]:
 
 @contextmanager
 def _enough_tasks(session: SparkSession, rows: pa.Table) -> Iterator[None]:
-    tasks = -(-rows.nbytes // _TASK_BYTES)
-    if tasks < 2 or shares_files(session):
+    """Have a Connect server divide the rows into so many tasks while it reads them."""
+    if shares_files(session) or not is_remote(session) or (tasks := tasks_of(session, rows.nbytes)) < 2:
         yield
         return
-    before = session.conf.get(_LEAVES, None)
-    session.conf.set(_LEAVES, str(max(tasks, int(before or 0))))
-    try:
+    with replaced_settings(session, {_LEAVES: str(tasks)}):
         yield
-    finally:
-        if before is None:
-            session.conf.unset(_LEAVES)
-        else:
-            session.conf.set(_LEAVES, before)

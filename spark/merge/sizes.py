@@ -10,7 +10,7 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from slotlake.spark.properties import SHUFFLE_PARTITIONS, SHUFFLE_PARTITIONS_MIN
-from slotlake.spark.session import given, shares_files
+from slotlake.spark.session import given, is_remote, shares_files
 from slotlake.spark.tables.metadata import Metadata, head, summary
 
 # Of a table's files, which hold several times as much once they are read.
@@ -73,9 +73,11 @@ def cores_of(session: SparkSession) -> int:
     Args:
         session: the session.
     """
+    if not is_remote(session):
+        return int(session.sparkContext.defaultParallelism)
     parts = f"SELECT spark_partition_id() AS part FROM range({_PARTITIONS_MAX})"
-    (row,) = session.sql(f"SELECT count(DISTINCT part) FROM ({parts})").collect()
-    return max(1, int(row[0]))
+    (row,) = session.sql(f"SELECT 1 + max(part) FROM ({parts})").collect()
+    return int(row[0])
 
 
 def _bytes(text: str) -> int:

@@ -73,18 +73,40 @@ def test_empty_chunks_lose_no_rows(kind: str, request: pytest.FixtureRequest) ->
         assert frame.count() == rows.num_rows
 
 
-def test_many_rows_travel_in_many_tasks(
-    session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.server
+@pytest.mark.parametrize("kind", ["driver", "connect"])
+@pytest.mark.parametrize(("kilobytes", "tasks"), [(9, 2), (33, 4)])
+def test_rows_travel_in_tasks_that_keep_all_cores_busy(
+    kind: str,
+    kilobytes: int,
+    tasks: int,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Two cores: no task is large, no core is idle at the end, and an INSERT writes few files."""
+    if kind == "driver":
+        own = request.getfixturevalue("session")
+    else:
+        own = open_session(remote=request.getfixturevalue("connect"))
+        # It would see that all rows are known, and number their parts at once.
+        rule = "org.apache.spark.sql.catalyst.optimizer.ConvertToLocalRelation"
+        own.conf.set("spark.sql.optimizer.excludedRules", rule)
     monkeypatch.setattr(spark_rows, "shares_files", lambda _: False)
-    monkeypatch.setattr(spark_rows, "_TASK_BYTES", 1000)
-    leaves = "spark.sql.leafNodeDefaultParallelism"
-    before = session.conf.get(leaves, None)
-    rows = pa.table({"n0": pa.array(range(1000), pa.int64())})
-    with view_of_rows(session, rows, "n0 bigint", tmp_path, "folded") as view:
-        assert int(session.conf.get(leaves)) == 8
-        assert session.sql(f"SELECT sum(n0) FROM {view}").collect()[0][0] == 499_500
-    assert session.conf.get(leaves, None) == before
+    monkeypatch.setattr(spark_rows, "_TASK_BYTES", 16 << 10)
+    monkeypatch.setattr(spark_rows, "_TASK_BYTES_MIN", 4 << 10)
+    names = (spark_rows._LEAVES, spark_rows._ROWS_OF_A_BATCH, spark_rows._FEW_BYTES)
+    before = [own.conf.get(name, None) for name in names]
+    rows = pa.table({"n0": pa.array(range(kilobytes << 7), pa.int64())})
+    rows = pa.concat_tables([rows.slice(0, 100), rows.slice(100)])  # as several files give them
+    with view_of_rows(own, rows, "n0 bigint", tmp_path, "folded") as view:
+        numbered = f"SELECT spark_partition_id() AS part FROM {view}"
+        parts = own.sql(f"SELECT count(*) FROM ({numbered}) GROUP BY part").collect()
+        assert own.sql(f"SELECT sum(n0) FROM {view}").collect()[0][0] == sum(range(rows.num_rows))
+    assert sum(part[0] for part in parts) == rows.num_rows
+    assert len(parts) == tasks
+    assert max(part[0] for part in parts) - min(part[0] for part in parts) < tasks
+    assert [own.conf.get(name, None) for name in names] == before
 
 
 def test_files_are_read_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
