@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
+from pyiceberg.catalog import Catalog, load_catalog
 
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.read.texts import rows_of
@@ -91,7 +92,8 @@ class DuckFiles:
     refuses: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._connection = duckdb_connection("avro", "iceberg")
+        self._connection = duckdb_connection("httpfs", "avro", "iceberg")
+        duckdb_secret(self._connection)
 
     def read(self, table: str, version: int | str | None) -> Any:
         loaded = self.catalog.load_table(f"{self.lake.namespace}.{table}")
@@ -112,6 +114,7 @@ class DuckAttached:
 
     def __post_init__(self) -> None:
         self._connection = duckdb_connection("httpfs", "avro", "iceberg")
+        duckdb_secret(self._connection)
         self._connection.execute(
             f"ATTACH '' AS lake (TYPE iceberg, ENDPOINT '{self.uri}', AUTHORIZATION_TYPE 'none')"
         )
@@ -122,6 +125,18 @@ class DuckAttached:
         return self._connection.execute(
             f'SELECT * FROM lake."{self.lake.namespace}"."{table}"{at}'
         ).to_arrow_table()
+
+
+def pyiceberg_catalog(lake: LakeSettings) -> Catalog:
+    """Return pyiceberg's own catalog of a lake of the run, which knows the lake's storage.
+
+    Args:
+        lake: with a catalog in a database, or a REST server.
+    """
+    if lake.is_rest:
+        return load_catalog(lake.catalog, type="rest", uri=lake.uri, **pyiceberg_properties())
+    place = {"uri": lake.uri, "warehouse": lake.warehouse, **pyiceberg_properties()}
+    return load_catalog(lake.catalog, type="sql", **place)
 
 
 def duckdb_secret(connection: Any) -> None:

@@ -7,28 +7,28 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
 
 from slotlake import Pipeline
 from slotlake.decoder.compiled.arrays import python_values
 from slotlake.decoder.errors import PipelineFileError
 from slotlake.decoder.lsn import parse_lsn
 from slotlake.infra.status.validation import validate
+from slotlake.spark import lake_files
 from slotlake.spark.catalog.base import load
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.names import LakeName
 from slotlake.spark.tables.position_deletes import PositionDeletes
 from tests.conftest import Database
 from tests.e2e.oracle import assert_equal, pipeline_file
+from tests.e2e.readers import duckdb_connection, duckdb_secret, pyiceberg_catalog
 from tests.e2e.scenarios import big
 from tests.e2e.test_modes import MODES, _source, _told
-from tests.spark.test_read_others import _duckdb
-from tests.storage import needs_a_folder
+from tests.storage import IN_NESSIE, ON_REST
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -75,16 +75,18 @@ def _formats(pipeline: Any) -> dict[str, int]:
 
 
 def _suffixes(pipeline: Any) -> set[str]:
-    return {p.suffix for p in Path(pipeline.lake.warehouse_path).rglob("data/*") if p.name[0] != "."}
+    """The kinds of the files in the tables' folders of data."""
+    files = [each.location for each in lake_files.files(pipeline.lake.root)]
+    return {PurePath(each).suffix for each in files if "/data/" in each and each.name[0] != "."}
 
 
 def _read_by_others(pipeline: Any, database: Database) -> dict[str, bool]:
     """Whether Spark, pyiceberg and DuckDB see the keys of the source's rows of `items`."""
     with database.connect() as connection:
         expected = sorted(int(row[0]) for row in connection.execute("SELECT a FROM items").fetchall())
-    catalog = SqlCatalog("lake", uri=pipeline.lake.uri, warehouse=pipeline.lake.warehouse)
-    table = catalog.load_table("shop.items")
-    with _duckdb() as connection:
+    table = pyiceberg_catalog(pipeline.lake).load_table("shop.items")
+    with duckdb_connection("httpfs", "avro", "iceberg") as connection:
+        duckdb_secret(connection)
         duckdb = connection.execute(f"SELECT a FROM iceberg_scan('{table.metadata_location}')").fetchall()
     rows = pipeline.session.sql("SELECT a FROM lake.shop.items").collect()
     return {
@@ -97,7 +99,7 @@ def _read_by_others(pipeline: Any, database: Database) -> dict[str, bool]:
 ALL_RIGHT = {"spark": True, "pyiceberg": True, "duckdb": True}
 
 
-@needs_a_folder
+@pytest.mark.skipif(IN_NESSIE, reason="test_nessie has such a life; DuckDB reads what Nessie says only")
 def test_followed_proven_and_repaired(
     database: Database, session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,7 +150,7 @@ def _recovered(pipeline: Any, database: Database) -> None:
     assert set(_formats(pipeline).values()) == {2}
 
 
-@needs_a_folder
+@pytest.mark.skipif(ON_REST or IN_NESSIE, reason="a REST server lowers no format")
 def test_changed_by_a_command_only(database: Database, session: Any, tmp_path: Path) -> None:
     database.execute(SETUP)
     with Pipeline.open(_file(tmp_path, database, 3)) as pipeline:
