@@ -61,6 +61,10 @@ _REFUSED: Final = (
     "(lake.storage; without keys there, those of this machine: docs/storage.md); then run the same command "
     "again"
 )
+_NOT_MADE: Final = (
+    "leave out the setting of lake.storage that this store does not know (encryption, kms_key), or take "
+    "another store"
+)
 _AWAY: Final = (
     "see that the store answers at this address (lake.storage: endpoint, region), then run the same command "
     "again: nothing unfinished was published"
@@ -126,7 +130,7 @@ class Endpoint:
         return StoreUnavailableError(
             f"the object store {self.name} failed to {operation}: {said(error)}{times}",
             where=location,
-            way_out=_AWAY,
+            way_out=_NOT_MADE if said(error).startswith("NotImplemented") else _AWAY,
         )
 
 

@@ -20,6 +20,7 @@ from slotlake.spark import lake_files
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.storage import bucket as bucket_module
 from slotlake.spark.storage import requests, stores
+from slotlake.spark.storage.base import StoreUnavailableError
 from slotlake.spark.storage.file_io import StoreFileIO
 from slotlake.spark.storage.folder import FolderStore
 from slotlake.spark.storage.location import Location
@@ -214,6 +215,18 @@ def test_a_store_that_ignores_conditions_is_refused(
     monkeypatch.setattr(bucket_module.BucketStore, "write_new", overwrite)
     with pytest.raises(LakeError, match="If-None-Match"):
         lake_files.check_warehouse(lake)
+
+
+def test_a_store_that_encrypts_nothing_is_named(
+    object_store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "_TRIES_MAX", 2)  # obstore takes it for a failure that may pass
+    store = bucket_module.BucketStore(
+        object_store.warehouse, StorageSettings(**object_store.storage, encryption="AES256")
+    )
+    with pytest.raises(StoreUnavailableError, match="encryption is not supported") as refused:
+        store.write_new(Location(f"{object_store.warehouse}/encrypted"), b"1")
+    assert "(encryption, kms_key)" in str(refused.value.way_out)
 
 
 def test_a_server_that_is_away_is_given_up(lake: LakeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
