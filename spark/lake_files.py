@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,6 +52,24 @@ def open_to_read(location: str) -> BinaryIO:
         OSError: it cannot be read.
     """
     return stores.store_of(location).open(Location(location))
+
+
+def read_parts(location: str, parts: Mapping[str, tuple[int, int]]) -> dict[str, bytes]:
+    """Parts of a file, which need not be read whole.
+
+    Args:
+        location: of the file.
+        parts: by any name the first byte and how many.
+
+    Raises:
+        LakeError: it cannot be read.
+    """
+    contents = {}
+    with _readable(location), open_to_read(location) as file:
+        for name, (start, count) in sorted(parts.items(), key=lambda part: part[1]):
+            file.seek(start)
+            contents[name] = file.read(count)
+    return contents
 
 
 def size(location: str) -> int | None:

@@ -20,7 +20,7 @@ from slotlake.decoder.errors import LAKE_ALTERED, LakeError
 from slotlake.spark import lake_files
 from slotlake.spark.direct.live import Live
 from slotlake.spark.storage.location import Location
-from slotlake.spark.tables.deletion_vectors import vectors
+from slotlake.spark.tables.deletion_vectors import vectors_at
 from slotlake.spark.tables.position_deletes import Positions
 
 _WHOLE_BYTES_MAX: Final = 4 << 20
@@ -50,16 +50,18 @@ class Reading:
         Raises:
             LakeError: one cannot be read.
         """
-        puffins: dict[str, list[str]] = {}
+        puffins: dict[tuple[str, int], dict[str, tuple[int, int]]] = {}
         for location in locations:
-            if location in self.live.vectors and location not in self._deleted:
-                puffins.setdefault(self.live.vectors[location].location, []).append(location)
+            vector = self.live.vectors.get(location)
+            if vector is not None and location not in self._deleted:
+                puffin = vector.location, int(vector.file.file_size_in_bytes)
+                puffins.setdefault(puffin, {})[location] = vector.offset, vector.size
         small = [each for each in locations if self._is_small(each) and each not in self._contents]
         if not small and not puffins:
             return
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             contents = pool.map(lake_files.read, small)
-            deleted = pool.map(lambda item: vectors(*item), puffins.items())
+            deleted = pool.map(lambda item: vectors_at(item[0][0], item[0][1], item[1]), puffins.items())
             self._contents |= dict(zip(small, contents, strict=True))
             for of_puffin in deleted:
                 self._deleted |= of_puffin

@@ -22,7 +22,7 @@ from slotlake.decoder.compiled.arrays import nulls
 from slotlake.decoder.errors import LakeError
 from slotlake.spark import lake_files
 from slotlake.spark.storage.file_io import FILE_IO
-from slotlake.spark.tables.deletion_vectors import vectors
+from slotlake.spark.tables.deletion_vectors import VectorFiles
 from slotlake.spark.tables.position_deletes import PositionDeletes, Positions
 
 BATCH_ROWS = 64 * 1024
@@ -68,10 +68,10 @@ def scan(
         LakeError: a file is missing or of a kind that this version does not read.
     """
     table = StaticTable.from_metadata(metadata_location, dict(FILE_IO))
-    position_deletes = PositionDeletes()
+    position_deletes, vector_files = PositionDeletes(), VectorFiles()
     try:
         for task in table.scan(partitions, snapshot_id=snapshot_id).plan_files():
-            deleted = _deleted_positions(task, position_deletes)
+            deleted = _deleted_positions(task, position_deletes, vector_files)
             if probe is not None:
                 looked_at = _live_rows(task.file.file_path, probe.columns, deleted)
                 if not any(map(probe.is_wanted, looked_at)):
@@ -152,21 +152,25 @@ def _without(batch: pa.RecordBatch, deleted: Positions, start: int) -> pa.Record
     return batch.filter(pa.array(live))
 
 
-def _deleted_positions(task: FileScanTask, position_deletes: PositionDeletes) -> Positions:
+def _deleted_positions(
+    task: FileScanTask, position_deletes: PositionDeletes, vector_files: VectorFiles
+) -> Positions:
     """Row positions that the task's deletion vectors and position delete files take away, ascending.
 
     A table that was of format 2 may have both: a vector has all that the older files had.
     """
     data_file = task.file.file_path
-    arrays = [_positions(file, data_file, position_deletes) for file in task.delete_files]
+    arrays = [_positions(file, data_file, position_deletes, vector_files) for file in task.delete_files]
     if not arrays:
         return np.empty(0, np.int64)
     return np.unique(np.concatenate(arrays))
 
 
-def _positions(file: DataFile, data_file: str, position_deletes: PositionDeletes) -> Positions:
+def _positions(
+    file: DataFile, data_file: str, position_deletes: PositionDeletes, vector_files: VectorFiles
+) -> Positions:
     if file.file_format == FileFormat.PUFFIN:
-        return vectors(file.file_path, {data_file}).get(data_file, np.empty(0, np.int64))
+        return vector_files.positions(file.file_path, data_file)
     if file.content == DataFileContent.POSITION_DELETES and file.file_format == FileFormat.PARQUET:
         return position_deletes.positions(file.file_path, data_file)
     raise LakeError(
