@@ -92,7 +92,7 @@ def test_all_that_is_written(
         "CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t SELECT g, 0 FROM generate_series(1, 90) g"
     )
     log = "changelog: {path: 's3://lake/log'}\n"
-    file = pipeline_file(tmp_path, database, ["t"], extra=log)
+    file = pipeline_file(tmp_path, database, ["t"], extra=log, uri=f"sqlite:///{tmp_path}/lake.db")
     lines = file.read_text().splitlines()
     [at] = [i for i, line in enumerate(lines) if line.startswith("  warehouse: ")]
     section = json.dumps(_settings(way, encryption="aws:kms", kms_key=KEY))
