@@ -41,6 +41,7 @@ BENCHES = {
     "merge_100k_vs_plain_merge": "slotlake.bench.merge",
     "merge_1k_vs_plain_merge": "slotlake.bench.merge",
     "merge_unclustered_vs_plain_merge": "slotlake.bench.merge",
+    "direct_vs_merge": "slotlake.bench.staging.direct",
     "one_row_sync_s": "slotlake.bench.sync",
     "lag_s": "slotlake.bench.sync",
     "verify_load_percent": "slotlake.bench.verifying.load",

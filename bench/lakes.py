@@ -26,6 +26,7 @@ def bench_pipeline(
     *,
     suffix: str = "",
     lake_more: Mapping[str, Any] | None = None,
+    table_keys: Mapping[str, Mapping[str, Any]] | None = None,
     **sections: Mapping[str, Any],
 ) -> Iterator[Pipeline]:
     """A pipeline over these tables (names in schema public), initialised; Spark runs in this process.
@@ -33,6 +34,7 @@ def bench_pipeline(
     Args:
         suffix: of all names, where there is more than one pipeline.
         lake_more: further keys of the section ``lake``.
+        table_keys: what the section ``tables`` says of a table.
         sections: further ones of the pipeline file.
     """
     file = folder / f"bench{suffix}.yaml"
@@ -50,7 +52,7 @@ def bench_pipeline(
             "namespace": NAMESPACE,
             **(lake_more or {}),
         },
-        "tables": {f"public.{table}": {} for table in tables},
+        "tables": {f"public.{table}": dict((table_keys or {}).get(table, {})) for table in tables},
         **sections,
     }
     file.write_text(yaml.safe_dump(contents))

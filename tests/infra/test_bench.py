@@ -254,6 +254,7 @@ LONGER = {
     "query_s",
     "copy_vs_copy_binary",
     "merge_1k_vs_plain_merge",
+    "direct_vs_merge",
     "verify_by_executors",
     "verify_load_percent",
     "two_workers_vs_one",
