@@ -65,8 +65,11 @@ def _processes_of(folder: Path) -> list[str]:
 
 @pytest.mark.airflow
 @pytest.mark.slow
-def test_the_demo_proves_what_it_says_and_leaves_nothing_running(folder: Path) -> None:
-    demo = _start(folder, "--transactions=2000")
+@pytest.mark.parametrize(
+    "where", ["folder", pytest.param("s3", marks=IN_THE_LONG_FORM)], ids=lambda where: f"in {where}"
+)
+def test_the_demo_proves_what_it_says_and_leaves_nothing_running(folder: Path, where: str) -> None:
+    demo = _start(folder, "--transactions=2000", *(["--s3"] if where == "s3" else []))
     out, err = demo.communicate(timeout=550)
     assert demo.returncode == 0, err
     assert "source and lake are equal at" in out
@@ -77,6 +80,13 @@ def test_the_demo_proves_what_it_says_and_leaves_nothing_running(folder: Path) -
     assert _processes_of(folder) == []
     password = (folder / "demo.yaml").read_text().split("slotlake:")[1].split("@")[0]
     assert password not in out + err
+    objects = {path.suffix for path in (folder / "s3").rglob("*") if path.is_file()}
+    in_folder = {path.suffix for path in (folder / "warehouse").rglob("*") if path.is_file()}
+    lake = {".parquet", ".avro", ".json"}
+    assert lake <= (objects if where == "s3" else in_folder)
+    assert not lake & (in_folder if where == "s3" else objects)
+    if where == "s3":  # the store ended with the demo
+        return
     read = subprocess.run(
         [sys.executable, folder / "read.py"], capture_output=True, text=True, check=True, cwd=folder
     )
