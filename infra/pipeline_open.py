@@ -25,6 +25,7 @@ from slotlake.infra.config.pipeline_file import PipelineFile, load_pipeline
 from slotlake.infra.config.private_files import privately, tighten
 from slotlake.infra.journal.events import noted_failures
 from slotlake.infra.journal.json_log import at_work
+from slotlake.infra.journal.shared import end_notes
 from slotlake.infra.locking.pipeline_locks import PipelineLocks
 from slotlake.infra.state_file import share
 from slotlake.spark.lake import KeepPoints, LakeSettings
@@ -95,6 +96,7 @@ class OpenPipeline:
     def close(self) -> None:
         """Close the connection to the slot; end the Spark session if this pipeline started it."""
         self.end_stream()
+        end_notes(self.file.state_dir)
         self._let_go_of_session()
 
     def end_stream(self) -> None:

@@ -8,13 +8,57 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 
+@dataclass(frozen=True)
+class NoteSeen:
+    """A note as an object store lists it.
+
+    Attributes:
+        version: another one for another content.
+        modified: when it was written, by the store's clock, in seconds since 1970.
+    """
+
+    version: str
+    modified: float
+
+
+class FreeNotes(Protocol):
+    """Notes of a shared state that any machine may write, without the pipeline's lock."""
+
+    @property
+    def away(self) -> bool:
+        """Whether the store did not answer this process when it was last asked for the state."""
+
+    def listed(self) -> dict[str, NoteSeen]:
+        """Return all notes of the state that are there now."""
+
+    def known(self) -> Collection[str]:
+        """Return the names that were there when this process last listed them, without a request."""
+
+    def read(self, name: str) -> bytes | None:
+        """Return a note's content as it is now; None without it."""
+
+    def replace(self, name: str, content: bytes) -> None:
+        """Write a note, whether it is there or not."""
+
+    def write_new(self, name: str, content: bytes) -> bool:
+        """Write a note that is not there yet; False: it is."""
+
+    def remove(self, names: Sequence[str]) -> None:
+        """Remove notes; missing ones are fine."""
+
+
 class SharedState(Protocol):
     """State of a pipeline that several machines share; names are paths within the state folder."""
+
+    @property
+    def free(self) -> FreeNotes:
+        """The notes that need no lock."""
 
     def read(self, name: str) -> bytes | None:
         """Return a note's content; None without it."""
@@ -47,7 +91,7 @@ class SharedState(Protocol):
         """Return a note's content as it is now; None without it."""
 
 
-# Folders of a state folder in which all is about this machine.
+# Folders of a state folder that are no notes of all machines (`infra.journal.shared` writes the journal's).
 OF_A_MACHINE: Final = ("changelog", "journal")
 _shared: dict[Path, SharedState] = {}
 
@@ -76,6 +120,16 @@ def shared_place(path: Path) -> tuple[SharedState, str] | None:
             name = path.relative_to(folder)
             return None if name.parts[0] in OF_A_MACHINE else (_shared[folder], name.as_posix())
     return None
+
+
+def free_notes(folder: Path) -> FreeNotes | None:
+    """Return the notes of a state folder that need no lock; None if they are files of that folder.
+
+    Args:
+        folder: a pipeline's state folder.
+    """
+    state = _shared.get(folder)
+    return None if state is None else state.free
 
 
 class StateFile:
@@ -124,7 +178,7 @@ class StateFile:
             place[0].write(place[1], content)
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        incoming = self.path.with_name(f"{self.path.name}.{os.getpid()}")
+        incoming = self.path.with_name(f"{self.path.name}.{os.uname().nodename}-{os.getpid()}")
         with incoming.open("wb") as file:
             file.write(content)
             if durable:

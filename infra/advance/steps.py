@@ -276,15 +276,20 @@ def _tables_staged(pipeline: OpenPipeline, batch: Batch) -> dict[LakeName, tuple
     return {LakeName.parse(table): parse_postgres_name(name) for table, name in note["tables"].items()}
 
 
-def confirm_position(pipeline: OpenPipeline) -> ConfirmReport:
-    """Confirm the lake's position to the server, then remove batches that are old enough."""
+def confirm_position(pipeline: OpenPipeline, batch: str | None = None) -> ConfirmReport:
+    """Confirm the lake's position to the server, then remove batches that are old enough.
+
+    Args:
+        pipeline: the pipeline.
+        batch: that was published, if another process may have done that.
+    """
     started = time.monotonic()
     position = pipeline.position()
     pipeline.save_changelog()  # the server does not send again what is confirmed
     confirmed = "stream" in vars(pipeline) and pipeline.stream.confirm(position)
     if not (confirmed or standing_puller.confirm(pipeline, position)):
         confirm(pipeline.source, position)
-    journal.note_confirmed(pipeline.file.state_dir, time.monotonic() - started)
+    journal.note_confirmed(pipeline.file.state_dir, time.monotonic() - started, batch)
     _forget_old_batches(pipeline, position)
     return ConfirmReport(pipeline.source.slot, format_lsn(position))
 

@@ -3,7 +3,7 @@
 Every route needs a user of Airflow (a stranger gets 401). A pipeline is shown to those who may read its DAG
 ``cdc_sync_<name>``; keys of differing rows only to those who may change it, and only if the environment
 variable SLOTLAKE_SHOW_KEYS is 1 in the API server. Invariant: a request reads pipeline files and journals
-from disk, and asks neither source nor lake.
+from disk, and asks neither source nor lake. Journals that are in an object store are read next to it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,16 @@ from slotlake import VERSION
 from slotlake.decoder.errors import PipelineFileError
 from slotlake.infra.airflow import scheduling
 from slotlake.infra.airflow.base_path import base_path
+from slotlake.infra.airflow.histories import Histories
 from slotlake.infra.config.pipeline_file import PipelineFile, load_pipeline
 from slotlake.infra.health.html import Links, document
 from slotlake.infra.health.metrics import CONTENT_TYPE, metrics_text
-from slotlake.infra.health.model import Health, health_of
+from slotlake.infra.health.model import Health, health_from, health_of
 
 User = Annotated[Any, Depends(get_user)]
 _SHOW_KEYS = "SLOTLAKE_SHOW_KEYS"
+# How long a view, or Prometheus, waits for journals in object stores, if they answer; then older ones do.
+_PAGE_SECONDS, _METRICS_SECONDS = 0.1, 2.0
 _KINDS = ("bootstrap", "sync", "verify", "maintenance", "backfill", "monitor", "recover")
 
 
@@ -53,7 +56,7 @@ def make_app() -> FastAPI:
 
 def fleet(request: Request, user: User) -> HTMLResponse:
     """Show a row for each pipeline that the user may see."""
-    return _page(request, [_health(file) for file in _visible(user)], [], show_keys=False)
+    return _page(request, _healths(_visible(user)), [], show_keys=False)
 
 
 def pipeline(request: Request, name: str, user: User) -> HTMLResponse:
@@ -69,9 +72,10 @@ def pipeline(request: Request, name: str, user: User) -> HTMLResponse:
     """
     requires_access_dag("GET", param_dag_id=sync_dag(name))(request, user)
     file = next((file for file in _pipelines() if file.name == name), None)
-    if file is None:
+    known = _healths([] if file is None else [file])
+    if file is None or not known:
         raise HTTPException(404, "there is no such pipeline")
-    return _page(request, [], [(_health(file), file)], show_keys=_may_see_keys(request, name, user))
+    return _page(request, [], [(known[0], file)], show_keys=_may_see_keys(request, name, user))
 
 
 def dag(request: Request, dag_id: str, user: User) -> HTMLResponse:
@@ -88,9 +92,8 @@ def dag(request: Request, dag_id: str, user: User) -> HTMLResponse:
 
 def metrics(user: User) -> Response:
     """Answer Prometheus, which comes with a token of Airflow's REST API."""
-    return Response(
-        metrics_text([_health(file) for file in _visible(user)], VERSION), media_type=CONTENT_TYPE
-    )
+    known = _healths(_visible(user), _METRICS_SECONDS)
+    return Response(metrics_text(known, VERSION), media_type=CONTENT_TYPE)
 
 
 def sync_dag(name: str) -> str:
@@ -139,6 +142,7 @@ def _page(
 # A request must not parse a hundred files that have not changed: what was read, by what the disk says of it.
 _files: dict[Path, tuple[object, PipelineFile | None]] = {}
 _journals: dict[Path, tuple[object, Health]] = {}
+_histories = Histories()
 
 
 def _pipelines() -> list[PipelineFile]:
@@ -161,6 +165,19 @@ def _file(path: Path) -> PipelineFile | None:
             before = (signature, None)
         _files[path] = before
     return before[1]
+
+
+def _healths(files: list[PipelineFile], wait_seconds: float = _PAGE_SECONDS) -> list[Health]:
+    """What is known of pipelines, without those that were dropped: a store knows that, no file here."""
+    stored = [file for file in files if file.state_bucket is not None]
+    known = dict(zip((file.name for file in stored), _histories.recorded(stored, wait_seconds), strict=True))
+    healths = []
+    for file in files:
+        if file.name not in known:
+            healths.append(_health(file))
+        elif (recorded := known[file.name]) is not None:
+            healths.append(health_from(file, recorded))
+    return healths
 
 
 def _health(file: PipelineFile) -> Health:

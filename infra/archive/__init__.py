@@ -1,4 +1,4 @@
 """What is in an object store: the change log, which a folder of each machine follows, and the state.
 
-Others import `state` and `store`.
+Others import `free_notes`, `state` and `store`.
 """

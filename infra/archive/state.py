@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import Final
 
 from slotlake.decoder.errors import BusyError, PipelineFileError
+from slotlake.infra.archive.free_notes import StoredNotes
 from slotlake.infra.archive.own_keys import register_own
 from slotlake.infra.config.pipeline_file import PipelineFile
+from slotlake.infra.journal.shared import bring_journal
 from slotlake.infra.state_file import StateFile, share
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.storage import stores
@@ -55,6 +57,7 @@ class StoredState:
         self._lock = threading.RLock()
         self._versions: dict[str, str] | None = None  # name → its version in the store
         self._contents: dict[str, tuple[str, bytes]] = {}  # name → the version that was read, and its content
+        self.free = StoredNotes(root, lambda: self._versions or {})
 
     @classmethod
     def of(cls, lake: LakeSettings, path: str, pipeline: str) -> StoredState:
@@ -82,12 +85,14 @@ class StoredState:
             }
             current = self._versions.items()
             seen = self._contents.items()
+            self.free.away = False
             self._contents = {n: read for n, read in seen if read[0] and (n, read[0]) in current}
 
     def go_without(self) -> None:
         """Take it as empty, for who only looks: the store does not answer."""
         with self._lock:
             self._versions, self._contents = {}, {}
+            self.free.away = True
 
     def read(self, name: str) -> bytes | None:
         """Return a note's content; None without it."""
@@ -277,6 +282,7 @@ def require_own_state(file: PipelineFile, state: StoredState | None) -> None:
     """
     if not file.shares_state:
         return
+    bring_journal(file.state_dir, file.state_dir)  # of a version that had one on each machine
     note, own = StateFile(file.state_dir / OWNER), identity(file)
     owner = note.mapping()
     if not owner:
@@ -298,6 +304,7 @@ def _take_over(file: PipelineFile, state: StoredState | None) -> None:
     earlier = file.local_state_dir
     if state is not None:
         state.take_over(earlier)
+        bring_journal(earlier, file.state_dir)
     if earlier == file.state_dir:
         return
     if state is not None:

@@ -23,6 +23,7 @@ from slotlake.decoder.slots.slot import drop_slot, inspect_slot
 from slotlake.infra.archive.state import OWNER
 from slotlake.infra.copy.unfinished import give_up
 from slotlake.infra.joining.recopying import give_up_all
+from slotlake.infra.journal.shared import forget_journal
 from slotlake.infra.reports import Report
 from slotlake.infra.source import ddl_trigger, standing_puller
 from slotlake.infra.state_file import StateFile
@@ -79,6 +80,9 @@ def drop(pipeline: OpenPipeline, *, lake: bool) -> DropReport:
     reach("drop.source")
     if lake or earlier.get("files"):
         _drop_lake(pipeline, work)
+    if not work.left:
+        with work.or_by_hand(f"the journal in {pipeline.file.state_place}"):
+            forget_journal(pipeline.file.state_dir)
     done = work.done or ["nothing was there to drop"]
     if "source" not in earlier:
         done.append(_what_becomes_of_dags(pipeline))

@@ -90,20 +90,20 @@ def top(
     console = Console(highlight=False)
     if once or not console.is_terminal:
         known = [_looked_at(file.path) for file in files]
-        console.print(_screen(known, files))
+        console.print(_screen(known))
         _exit_as_status(known)
         return
     with suppress(KeyboardInterrupt), Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
-            live.update(_screen([_looked_at(file.path) for file in files], files), refresh=True)
+            live.update(_screen([_looked_at(file.path) for file in files]), refresh=True)
             time.sleep(interval)
 
 
-def _screen(known: list[Health], files: list[PipelineFile]) -> RenderableType:
+def _screen(known: list[Health]) -> RenderableType:
     from slotlake.infra.cli.texts.top import screen
     from slotlake.infra.health.model import all_series
 
-    return screen(known, {file.name: all_series(file)["hour"] for file in files})
+    return screen(known, {health.name: all_series(health)["hour"] for health in known})
 
 
 def _files(paths: list[Path]) -> list[PipelineFile]:

@@ -95,7 +95,7 @@ def _shown(health: Health, file: PipelineFile, links: Links) -> _Shown:
     points = list(health.seen.get("points", ()))
     return _Shown(
         health=health,
-        periods=[period_of(name, bins) for name, bins in all_series(file, health.now).items()],
+        periods=[period_of(name, bins) for name, bins in all_series(health).items()],
         tables=tables[:_TABLES_MAX],
         tables_left=max(0, len(tables) - _TABLES_MAX),
         points=points[: -_POINTS_MAX - 1 : -1],

@@ -14,7 +14,7 @@ from slotlake.decoder.errors import LakeError
 from slotlake.decoder.lsn import format_lsn
 from slotlake.infra.config.private_files import with_private_files
 from slotlake.infra.journal.events import note_look
-from slotlake.infra.journal.journal import Journal
+from slotlake.infra.journal.recorded import last_look
 from slotlake.infra.status.overview import overview
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def look(pipeline: OpenPipeline) -> dict[str, Any]:
     seen: dict[str, Any] = {"time": time.time(), "status": report.as_dict()}
     seen |= {"tables": {}, "points": [], "points_kept": 0}
     if report.last_consistent_lsn is not None:
-        before = Journal(pipeline.file.state_dir).look.mapping().get("tables", {})
+        before = last_look(pipeline.file.state_dir).get("tables", {})
         with suppress(LakeError):  # the lake was reachable a moment ago; what is missing is not shown
             seen |= _lake_facts(pipeline, before)
     note_look(pipeline.file.state_dir, seen)

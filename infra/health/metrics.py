@@ -108,9 +108,9 @@ class _Families:
     types: dict[str, str] = field(default_factory=dict)
 
     def add(
-        self, name: str, value: float | None, kind: str = "gauge", suffix: str = "", **labels: str
+        self, name: str, value: float | None, kind: str = "gauge", suffix: str = "", /, **labels: str
     ) -> None:
-        """Add a sample; None adds nothing."""
+        """Add a sample; None adds nothing. A label may be called as an argument here: `kind`."""
         if value is None:
             return
         self.types.setdefault(name, kind)
@@ -158,6 +158,8 @@ def _add_pipeline(families: _Families, health: Health) -> None:
     _add_look(families, health)
     _add_tables(families, health)
     _add_last(families, health)
+    if health.recorded.unread and not health.totals:
+        return  # a counter that is 0 for a moment would be counted twice by who adds up its increases
     totals = health.totals
     for metric, key in _COUNTERS.items():
         families.add(metric, totals.get(key, 0), "counter", pipeline=name)
@@ -173,7 +175,7 @@ def _add_pipeline(families: _Families, health: Health) -> None:
 def _add_look(families: _Families, health: Health) -> None:
     name, status = health.name, health.status
     if not status:
-        families.add("up", 0, pipeline=name)
+        families.add("up", None if health.recorded.unread else 0, pipeline=name)
         return
     source, lake = status["source_lsn"] is not None, status["state"] != "lake unreachable"
     families.add("up", int(source and lake), pipeline=name)

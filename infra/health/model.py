@@ -1,7 +1,7 @@
 """What is known of a pipeline: its last look, its batches, its samples, its verifications, its failures.
 
-Everything is read from the journal in the state folder: no query to the source, none to the lake. It is the
-one source of the metrics, the report, the page in Airflow and `slotlake top`.
+Everything is read from the journal: no query to the source, none to the lake. It is the one source of the
+metrics, the report, the page in Airflow and `slotlake top`.
 """
 
 from __future__ import annotations
@@ -14,15 +14,12 @@ from typing import Any
 
 from slotlake.infra.config.pipeline_file import PipelineFile
 from slotlake.infra.journal.batches import STEPS
-from slotlake.infra.journal.journal import Journal
 from slotlake.infra.journal.quarters import add_batch
+from slotlake.infra.journal.recorded import Recorded, recorded
 
 Record = dict[str, Any]
 PERIODS = {"hour": 3600, "day": 86_400, "week": 7 * 86_400}
 BINS = 120
-_BATCHES_SHOWN = 30
-_VERIFICATIONS_SHOWN = 20
-_FAILURES_SHOWN = 10
 # The older a look is, the less it says of now; three runs of the monitor's default schedule.
 _LOOK_OLD_SECONDS = 900.0
 # States in which nothing needs repair.
@@ -39,24 +36,34 @@ class Health:
         name: the pipeline's.
         now: the moment of reading, in seconds since 1970, as all times here.
         seen: what `slotlake.infra.health.look.look` returns, of the last look; empty if there was none.
-        batches: the newest batch lines, the oldest first.
-        verifications: the newest, the oldest first.
-        failures: the newest, the oldest first.
-        totals: the counters.
-        sampled: the newest sample; empty if there is none.
-        running: the note of a batch that is not confirmed yet; empty if there is none.
+        recorded: all else that the journal has.
     """
 
     name: str
     file: Path
     now: float
     seen: Record = field(default_factory=dict)
-    batches: list[Record] = field(default_factory=list)
-    verifications: list[Record] = field(default_factory=list)
-    failures: list[Record] = field(default_factory=list)
-    totals: Record = field(default_factory=dict)
-    sampled: Record = field(default_factory=dict)
-    running: Record = field(default_factory=dict)
+    recorded: Recorded = field(default_factory=Recorded)
+
+    @property
+    def batches(self) -> list[Record]:
+        """The newest batch lines, the oldest first."""
+        return self.recorded.batches
+
+    @property
+    def verifications(self) -> list[Record]:
+        """The newest verifications, the oldest first."""
+        return self.recorded.verifications
+
+    @property
+    def failures(self) -> list[Record]:
+        """The newest failures, the oldest first."""
+        return self.recorded.failures
+
+    @property
+    def totals(self) -> Record:
+        """The counters."""
+        return self.recorded.totals
 
     @property
     def status(self) -> Record:
@@ -67,7 +74,8 @@ class Health:
     @property
     def state(self) -> str:
         """The state at the last look."""
-        return str(self.status.get("state", "not looked at yet"))
+        unknown = "not known" if self.recorded.unread else "not looked at yet"
+        return str(self.status.get("state", unknown))
 
     @property
     def look_age(self) -> float | None:
@@ -139,19 +147,18 @@ def health_of(file: PipelineFile, now: float | None = None) -> Health:
         file: the pipeline file.
         now: the moment, in seconds since 1970; None for now.
     """
-    journal = Journal(file.state_dir)
-    return Health(
-        name=file.name,
-        file=file.path,
-        now=time.time() if now is None else now,
-        seen=journal.look.mapping(),
-        batches=journal.batches.newest(_BATCHES_SHOWN),
-        verifications=journal.verifications.newest(_VERIFICATIONS_SHOWN),
-        failures=journal.failures.newest(_FAILURES_SHOWN),
-        totals=journal.totals,
-        sampled=next(iter(journal.samples.newest()), {}),
-        running=journal.open_batch.mapping(),
-    )
+    return health_from(file, recorded(file.state_dir), now)
+
+
+def health_from(file: PipelineFile, known: Recorded, now: float | None = None) -> Health:
+    """Return what a journal that was read says.
+
+    Args:
+        file: the pipeline file.
+        known: what the journal has.
+        now: the moment, in seconds since 1970; None for now.
+    """
+    return Health(file.name, file.path, time.time() if now is None else now, known.look, known)
 
 
 @dataclass(frozen=True)
@@ -173,20 +180,17 @@ class Bin:
     retained: int | None
 
 
-def all_series(file: PipelineFile, now: float | None = None) -> dict[str, list[Bin]]:
+def all_series(health: Health) -> dict[str, list[Bin]]:
     """Return the last hour, day and week, each in equal parts, the oldest first.
 
     Args:
-        file: the pipeline file.
-        now: the end of the periods, in seconds since 1970; None for now.
+        health: of the pipeline; ``now`` is the end of the periods.
     """
-    end = time.time() if now is None else now
-    journal = Journal(file.state_dir)
-    oldest = end - 2 * PERIODS["week"]  # more than any period begins before
-    lines, samples = journal.batches.since(oldest), journal.samples.since(oldest)
-    first = lines[0]["time"] if lines else end
-    quarters = [each for each in journal.quarters() if each["time"] < first]
-    return {name: _series([*quarters, *lines], samples, name, end) for name in PERIODS}
+    oldest = health.now - 2 * PERIODS["week"]  # more than any period begins before
+    return {
+        name: _series(*health.recorded.over_time(seconds, oldest), name, health.now)
+        for name, seconds in PERIODS.items()
+    }
 
 
 def _series(batches: list[Record], samples: list[Record], period: str, end: float) -> list[Bin]:

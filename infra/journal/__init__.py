@@ -1,4 +1,5 @@
-"""The journal of a pipeline: what its runs note about themselves, bounded in size, in the state folder.
+"""The journal of a pipeline: what its runs note about themselves, bounded in size, in its state.
 
-Others import `batches`, `events`, `journal`, `json_log`, `quarters`, `totals` and `verified`.
+Others import `batches`, `events`, `json_log`, `quarters`, `recorded`, `segments`, `shared`, `totals` and
+`verified`.
 """

@@ -1,8 +1,10 @@
 """What the steps of a batch note: their times, the batch's counts, and its lag.
 
 Pull, apply, publish and confirm may run in one process or in four (Airflow's tasks). Each adds its part to
-the note ``open-batch.json``; the step that confirms makes a line of it. The lag of a batch is the time from
-its *oldest* commit, by the source's clock, to the moment at which readers could see it, by this machine's.
+the note ``open-batch.json``; the step that confirms makes a line of it. Where several machines work on the
+pipeline, who reads the parts puts them together (`infra.journal.history`). The lag of a batch is the time
+from its *oldest* commit, by the source's clock, to the moment at which readers could see it, by this
+machine's.
 """
 
 from __future__ import annotations
@@ -15,9 +17,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slotlake.infra.journal.batch_lines import count_batch, line_of, merged
 from slotlake.infra.journal.journal import Journal
 from slotlake.infra.journal.json_log import at_work
-from slotlake.infra.journal.totals import add, add_labelled, changed_totals, observe
+from slotlake.infra.journal.shared import shared_journal
+from slotlake.infra.journal.totals import changed_totals
 
 if TYPE_CHECKING:
     from slotlake.decoder.changelog.batches import Batch
@@ -25,7 +29,7 @@ if TYPE_CHECKING:
 STEPS = ("wait", "pull", "apply", "publish", "confirm")
 _TABLES_MAX = 50
 _log = logging.getLogger(__name__)
-_RUN = ("AIRFLOW_CTX_DAG_ID", "AIRFLOW_CTX_DAG_RUN_ID")
+_RUN, _TASK = ("AIRFLOW_CTX_DAG_ID", "AIRFLOW_CTX_DAG_RUN_ID"), "AIRFLOW_CTX_TASK_ID"
 
 
 def note_pulled(state_dir: Path, batch: str | None, seconds: float) -> None:
@@ -38,8 +42,7 @@ def note_pulled(state_dir: Path, batch: str | None, seconds: float) -> None:
     """
     if batch is not None:
         at_work(batch=batch)
-        now = time.time()
-        _add_step(Journal(state_dir), batch, "pull", seconds, {"pull_began": now - seconds})
+        _add_step(state_dir, batch, "pull", seconds, {"pull_began": time.time() - seconds})
 
 
 def note_applied(
@@ -54,7 +57,7 @@ def note_applied(
         conflicts: source table → kind of conflict → how many.
     """
     facts = {"conflicts": {table: dict(counts) for table, counts in conflicts.items()}}
-    _add_step(Journal(state_dir), batch.name, "apply", seconds, facts)
+    _add_step(state_dir, batch.name, "apply", seconds, facts)
 
 
 def note_published(state_dir: Path, batch: Batch, seconds: float) -> None:
@@ -65,34 +68,51 @@ def note_published(state_dir: Path, batch: Batch, seconds: float) -> None:
         batch: the batch.
         seconds: how long its publication took.
     """
-    _add_step(Journal(state_dir), batch.name, "publish", seconds, _facts(batch) | {"time": time.time()})
+    _add_step(state_dir, batch.name, "publish", seconds, _facts(batch) | {"time": time.time()})
 
 
-def note_confirmed(state_dir: Path, seconds: float) -> None:
+def note_confirmed(state_dir: Path, seconds: float, batch: str | None = None) -> None:
     """Note that the lake's position was confirmed, and make a line of the batch that was published last.
 
     Args:
         state_dir: the pipeline's state folder.
         seconds: how long that took.
+        batch: that was published, if another process may have done that.
     """
+    part = {"steps": {"confirm": round(seconds, 3)}, **_task("confirm")}
+    if (shared := shared_journal(state_dir)) is not None:
+        _log_entry(shared.confirmed(batch, part))
+        return
     journal = Journal(state_dir)
     entry = journal.open_batch.mapping()
     if "time" in entry:
         with journal.writing():
-            entry["steps"]["confirm"] = round(seconds, 3)
-            _finish(journal, entry)
+            _finish(journal, merged(entry, part))
 
 
-def _add_step(journal: Journal, batch: str, step: str, seconds: float, facts: Mapping[str, Any]) -> None:
+def _add_step(state_dir: Path, batch: str, step: str, seconds: float, facts: Mapping[str, Any]) -> None:
+    part = {"batch": batch, "steps": {step: round(seconds, 3)}, **_task(step), **facts}
+    if (shared := shared_journal(state_dir)) is not None:
+        entry = shared.add_part(part)
+        if step == "publish" and "pull" not in entry["steps"]:  # another process will confirm it, too
+            _log_entry(entry)
+        return
+    journal = Journal(state_dir)
     with journal.writing():
         entry = journal.open_batch.mapping()
         if entry.get("batch") != batch:
             if "time" in entry:  # published by a run that was killed before it could confirm
                 _finish(journal, entry)
-            entry = {"batch": batch, "steps": {}}
-        spent = entry["steps"].get(step, 0.0) + seconds  # a step may need several attempts
-        entry["steps"][step] = round(spent, 3)
-        journal.open_batch.write({**entry, **facts})
+            entry = {}
+        journal.open_batch.write(merged(entry, part))
+
+
+def _task(step: str) -> dict[str, Any]:
+    """The run and the task of Airflow in which a step works; empty outside of Airflow."""
+    if not all(name in os.environ for name in _RUN):
+        return {}
+    task = os.environ.get(_TASK)
+    return {"run": [os.environ[name] for name in _RUN], **({"tasks": {step: task}} if task else {})}
 
 
 def _facts(batch: Batch) -> dict[str, Any]:
@@ -115,42 +135,21 @@ def _facts(batch: Batch) -> dict[str, Any]:
 
 def _finish(journal: Journal, entry: dict[str, Any]) -> None:
     """Make a line of a published batch, count it, and remove the note."""
-    if not entry["transactions"] and not entry["changes"]:  # it only moved the position on
-        journal.open_batch.remove()
-        return
-    first, queryable = entry["first_commit"], float(entry["time"])
-    lag = None if first is None else round(max(0.0, queryable - first), 3)
-    steps = dict(entry["steps"])
-    if first is not None and "pull_began" in entry:
-        steps["wait"] = round(max(0.0, entry["pull_began"] - first), 3)
-    line = {
-        "time": round(queryable, 3),
-        "batch": entry["batch"],
-        "transactions": entry["transactions"],
-        "changes": entry["changes"],
-        "bytes": entry["bytes"],
-        "lag": lag,
-        "last_commit": entry["last_commit"],
-        "seconds": steps,
-        "tables": entry["tables"],
-        "conflicts": entry.get("conflicts", {}),
-        "run": [os.environ.get(name, "") for name in _RUN] if _RUN[0] in os.environ else [],
-    }
+    line = line_of(entry)
     journal.open_batch.remove()  # first: a kill here loses a line, and none is there twice
-    journal.batches.append(line)
-    _count(journal, line)
+    if line is not None:
+        journal.batches.append(line)
+        with changed_totals(journal.folder) as totals:
+            count_batch(totals, line)
+        _log_line(line)
+
+
+def _log_entry(entry: Mapping[str, Any]) -> None:
+    line = line_of(entry) if "time" in entry else None
+    if line is not None:
+        _log_line(line)
+
+
+def _log_line(line: Mapping[str, Any]) -> None:
     fields = {name: line[name] for name in ("batch", "transactions", "changes", "bytes", "lag", "seconds")}
     _log.info("batch published", extra={"fields": fields})
-
-
-def _count(journal: Journal, line: Mapping[str, Any]) -> None:
-    with changed_totals(journal.folder) as totals:
-        add(totals, "batches", 1)
-        for name in ("transactions", "changes", "bytes"):
-            add(totals, name, line[name])
-        for step, seconds in line["seconds"].items():
-            observe(totals, "step_seconds", step, seconds)
-        if line["lag"] is not None:
-            observe(totals, "lag_seconds", "", line["lag"])
-        for counts in line["conflicts"].values():
-            add_labelled(totals, "conflicts", counts)

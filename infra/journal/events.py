@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotlake.decoder.errors import SlotlakeError
 from slotlake.infra.journal.journal import Journal
+from slotlake.infra.journal.shared import shared_journal
 from slotlake.infra.journal.totals import add, add_labelled, changed_totals
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ _noting = ContextVar("noting", default=False)
 _KEYS_MAX = 10
 _TABLES_MAX = 200
 _SAMPLE_SECONDS_MIN = 5.0
+_NO_PIPELINE = ("not initialised", "dropped")  # nothing of it is to be in a store
 _SAMPLED = (
     "state",
     "lag_seconds",
@@ -44,7 +46,7 @@ def note_verification(state_dir: Path, report: Report, more: Mapping[str, Any] |
         more: ``unresolved``: the tables that differ, whether this verification compared those rows or an
             earlier one; ``rolling``: how much the rolling part covers.
     """
-    journal, more = Journal(state_dir), more or {}
+    more = more or {}
     different = [table for table in report.tables.values() if not table.equal]
     line = {
         "time": round(time.time(), 3),
@@ -61,6 +63,10 @@ def note_verification(state_dir: Path, report: Report, more: Mapping[str, Any] |
         "differences": sum(table.differences_total for table in different),
         "different": {table.table: _difference(table) for table in different[:_TABLES_MAX]},
     }
+    if (shared := shared_journal(state_dir)) is not None:
+        shared.note("verification", line)
+        return
+    journal = Journal(state_dir)
     with journal.writing():
         journal.verifications.append(line)
         with changed_totals(journal.folder) as totals:
@@ -78,8 +84,12 @@ def _difference(table: TableResult) -> dict[str, Any]:
 
 def note_copies(state_dir: Path, tables: Collection[str]) -> None:
     """Count tables that were copied whole from the source."""
-    journal = Journal(state_dir)
-    if tables:
+    if not tables:
+        return
+    if (shared := shared_journal(state_dir)) is not None:
+        shared.note("copies", {"tables": len(tables)})
+    else:
+        journal = Journal(state_dir)
         with journal.writing(), changed_totals(journal.folder) as totals:
             add(totals, "copies", len(tables))
 
@@ -94,13 +104,13 @@ def noted_failures(state_dir: Path) -> Iterator[None]:
     try:
         yield
     except SlotlakeError as error:
-        _note_failure(Journal(state_dir), type(error).__name__, error)
+        _note_failure(state_dir, type(error).__name__, error)
         raise
     finally:
         _noting.reset(token)
 
 
-def _note_failure(journal: Journal, kind: str, error: SlotlakeError) -> None:
+def _note_failure(state_dir: Path, kind: str, error: SlotlakeError) -> None:
     line = {
         "time": round(time.time(), 3),
         "error": kind,
@@ -108,6 +118,10 @@ def _note_failure(journal: Journal, kind: str, error: SlotlakeError) -> None:
         "way_out": error.way_out[:300],
         "retryable": bool(error.retryable),
     }
+    if (shared := shared_journal(state_dir)) is not None:
+        shared.note("failure", line)
+        return
+    journal = Journal(state_dir)
     with journal.writing():
         journal.failures.append(line)
         with changed_totals(journal.folder) as totals:
@@ -121,6 +135,11 @@ def note_look(state_dir: Path, look: Mapping[str, Any]) -> None:
         state_dir: the pipeline's state folder; if it does not exist, nothing is noted.
         look: ``time``, ``status`` (a status report) and more.
     """
+    sample = _sample(look)
+    if (shared := shared_journal(state_dir)) is not None:
+        if look["status"]["state"] not in _NO_PIPELINE:
+            shared.note_look(look, sample)
+        return
     if not state_dir.is_dir():
         return
     journal = Journal(state_dir)
@@ -128,9 +147,11 @@ def note_look(state_dir: Path, look: Mapping[str, Any]) -> None:
         journal.folder.mkdir(exist_ok=True)
         journal.look.write(dict(look))
         last = journal.samples.newest()
-        if last and 0 <= look["time"] - last[0]["time"] < _SAMPLE_SECONDS_MIN:
-            return
-        status = look["status"]
-        measures = {name: status[name] for name in _SAMPLED if status.get(name) is not None}
-        sample = {"time": round(look["time"], 3), **measures, "alarms": len(status["alarms"])}
-        journal.samples.append(sample)
+        if not last or not 0 <= look["time"] - last[0]["time"] < _SAMPLE_SECONDS_MIN:
+            journal.samples.append(sample)
+
+
+def _sample(look: Mapping[str, Any]) -> dict[str, Any]:
+    status = look["status"]
+    measures = {name: status[name] for name in _SAMPLED if status.get(name) is not None}
+    return {"time": round(look["time"], 3), **measures, "alarms": len(status["alarms"])}

@@ -16,7 +16,7 @@ from slotlake.infra.state_file import StateFile
 _FILE = "quarters.json"
 SECONDS = 900
 _DAYS_MAX = 8
-_SUMS = ("batches", "transactions", "changes", "bytes")
+SUMS = ("batches", "transactions", "changes", "bytes")
 
 
 def read_quarters(folder: Path) -> list[dict[str, Any]]:
@@ -54,7 +54,7 @@ def add_batch(quarters: dict[int, dict[str, Any]], batch: dict[str, Any], second
     """
     start = int(batch["time"] // seconds * seconds)
     quarter = quarters.setdefault(start, {"time": start, "seconds": {}, "lag": None})
-    for name in _SUMS:
+    for name in SUMS:
         quarter[name] = quarter.get(name, 0) + batch.get(name, 1 if name == "batches" else 0)
     for step, spent in batch.get("seconds", {}).items():
         quarter["seconds"][step] = round(quarter["seconds"].get(step, 0.0) + spent, 3)

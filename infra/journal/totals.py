@@ -8,6 +8,7 @@ lost or damaged, the counters begin again at zero, which Prometheus understands.
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -92,6 +93,36 @@ def observe(totals: Totals, name: str, label: str, seconds: float) -> None:
         "count": int(_number(histogram.get("count"))) + 1,
         "sum": round(_number(histogram.get("sum")) + seconds, 6),
     }
+
+
+def add_totals(totals: Totals, more: Mapping[str, Any]) -> None:
+    """Add counters to counters; a damaged one adds nothing.
+
+    Args:
+        totals: the counters.
+        more: what is added.
+    """
+    for name, value in more.items():
+        if name == "since":
+            totals[name] = min(_number(value), totals.get(name, math.inf))
+        elif isinstance(value, int | float):
+            add(totals, name, value)
+        elif isinstance(value, dict):
+            _add_several(totals, name, value)
+
+
+def _add_several(totals: Totals, name: str, several: Mapping[str, Any]) -> None:
+    counter = totals.setdefault(name, {})
+    for label, value in several.items():
+        if isinstance(value, int | float):
+            add_labelled(totals, name, {label: value})
+        elif isinstance(value, dict) and len(value.get("counts", ())) == len(SECONDS) + 1:
+            known = counter.get(label, {"counts": [0] * len(value["counts"]), "count": 0, "sum": 0.0})
+            counter[label] = {
+                "counts": [a + b for a, b in zip(known["counts"], value["counts"], strict=True)],
+                "count": int(known["count"] + value["count"]),
+                "sum": round(known["sum"] + value["sum"], 6),
+            }
 
 
 def _number(value: object) -> float:

@@ -39,7 +39,7 @@ def confirm_and_compact(pipeline: OpenPipeline, batch: str | None) -> ConfirmRep
         batch: the batch's name; None, or one that is not in the change log any more: no table.
     """
     changed = _changed_tables(pipeline, batch)
-    return replace(confirm_position(pipeline), compacted=compact(pipeline, changed, silent))
+    return replace(confirm_position(pipeline, batch), compacted=compact(pipeline, changed, silent))
 
 
 def _changed_tables(pipeline: OpenPipeline, name: str | None) -> set[LakeName]:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import importlib
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from slotlake.infra.airflow.histories import Histories
+from slotlake.infra.config.pipeline_file import load_pipeline
 from slotlake.infra.health.model import PERIODS
-from tests.infra.test_pages import EVIL, noted, pipeline
+from slotlake.infra.journal.recorded import Recorded, in_store
+from slotlake.infra.journal.shared import SharedJournal
+from tests.infra.test_pages import EVIL, NOW, noted, pipeline
+from tests.infra.test_shared_journal import Bucket, pipeline_file
 from tests.prometheus import families
 
 pytestmark = pytest.mark.seconds
@@ -125,6 +131,51 @@ def test_a_hundred_pipelines_take_less_than_a_fifth_of_a_second(
         seconds.append(time.perf_counter() - began)
         assert answer.text.count('data-label="pipeline"') == 100
     assert min(seconds) < 0.2, seconds
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_hundred_pipelines_in_a_store_take_no_longer(
+    page: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, app: Any, hangs: bool
+) -> None:
+    """Each with a history of 19 segments; what hangs is shown as that."""
+    released, buckets = threading.Event(), dict[str, Bucket]()
+    for number in range(100):
+        file = load_pipeline(pipeline_file(tmp_path, f"p{number}", f"s3://b{number % 3}/x"))
+        buckets[file.name] = _history_of(Bucket())
+
+    def read(known: Any) -> Recorded:
+        if hangs and "s3://b1/" in str(known.file.state_bucket):
+            released.wait(60)
+        history = known.journal.read(buckets[known.file.name])
+        return in_store(known.journal.look, history)
+
+    monkeypatch.setattr("slotlake.infra.airflow.histories._read", read)
+    monkeypatch.setattr(page, "_histories", Histories())
+    client = as_user(app, *(f"cdc_sync_p{number}" for number in range(100)))
+    page._histories.recorded(page._pipelines()[1:], 20.0 if not hangs else 8.0)  # what answers is read
+    seconds = []
+    for _ in range(5):
+        began = time.perf_counter()
+        text = client.get("/").text
+        seconds.append(time.perf_counter() - began)
+        assert text.count('data-label="pipeline"') == 100
+        assert text.count("being read from its object store") == (33 if hangs else 0)
+    assert min(seconds) < 0.2, seconds
+    one = client.get("/pipeline/p2").text
+    assert one.count('<td data-label="queryable at">') == 15
+    counted = client.get("/metrics").text.count("slotlake_batches_total{")
+    assert counted == (67 if hangs else 100)  # a counter that is not known is not 0
+    released.set()
+
+
+def _history_of(bucket: Bucket) -> Bucket:
+    for number in range(19):
+        journal = SharedJournal(bucket)
+        facts = {"transactions": 1, "changes": 5, "bytes": 9, "last_commit": NOW, "tables": {}}
+        part = {"batch": f"b-{number}", "steps": {"pull": 0.5, "confirm": 0.1}, "first_commit": NOW}
+        journal.add_part({**facts, **part, "time": NOW + number})
+        journal.end()
+    return bucket
 
 
 def test_a_page_asks_neither_source_nor_lake(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,7 +171,7 @@ def test_a_week_is_known_though_its_lines_are_gone(tmp_path: Path) -> None:
             "seconds": {"pull": 0.5},
         }
         journal.batches.append(line)
-    known = all_series(file, NOW)
+    known = all_series(health_of(file, NOW))
     week = known["week"]
     assert sum(each.changes for each in week) == minutes * 10
     assert sum(each.steps["pull"] for each in week) == pytest.approx(minutes * 0.5)

@@ -197,6 +197,19 @@ def test_metrics_escape_labels_and_count_buckets(tmp_path: Path) -> None:
     )
 
 
+def test_kinds_are_labels(tmp_path: Path) -> None:
+    """A label of the name of an argument: no kind was there, and with a conflict no metrics at all."""
+    file = pipeline(tmp_path, "shop")
+    noted(file, state="slot lost")
+    with changed_totals(Journal(file.state_dir).folder) as totals:
+        totals["conflicts"] = {"missing row": 3}
+    text = metrics_text([health_of(file, NOW)], "1")
+    assert 'slotlake_alarms{pipeline="shop",kind="slot lost"} 1' in text
+    assert 'slotlake_conflicts_total{pipeline="shop",kind="missing row"} 3' in text
+    kinds = re.findall(r"^# TYPE slotlake_(?:alarms|conflicts_total) (\w+)$", text, re.MULTILINE)
+    assert sorted(kinds) == ["counter", "gauge"]
+
+
 def test_a_journal_without_a_look_has_metrics_and_a_page(tmp_path: Path) -> None:
     file = pipeline(tmp_path, "new")
     assert 'slotlake_up{pipeline="new"} 0' in metrics_text([health_of(file, NOW)], "1")
@@ -209,7 +222,7 @@ def test_top_shows_the_same(tmp_path: Path) -> None:
     file = pipeline(tmp_path, "shop")
     noted(file, equal=False)
     console = Console(width=140, record=True, file=io.StringIO())
-    console.print(screen([health_of(file, NOW)], {"shop": all_series(file, NOW)["hour"]}))
+    console.print(screen([health_of(file, NOW)], {"shop": all_series(health_of(file, NOW))["hour"]}))
     text = console.export_text()
     for words in ("shop", "2 rows differ", "public.big: copying", "lag 2.5 s", "█"):
         assert words in text
