@@ -1,12 +1,14 @@
 """What was read of the source's catalog before, and is the same still: it is not fetched and read again.
 
 A batch compares all followed tables with the catalog, and nearly always nothing has changed.  So the server
-is asked for one number per table first: the sum of the digests of all rows that `table_fingerprints` would
-fetch of it.  Only tables whose number is another one are read.
+is asked for one digest of all of them first (`digests`).  If that has changed, it is asked for one number per
+table: the sum of the digests of all rows that `table_fingerprints` would fetch of it.  Only tables whose
+number is another one are read.
 
 Invariant: a number stands for content, not for a time.  It is made of the very queries that read the tables,
 so nothing that those show can change without it, and it may be asked for under any snapshot.  A description
-is remembered only if the table had the same number before and after it was read.
+is remembered only if the table had the same number before and after it was read; all of them together only if
+the digest was the same, too.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from typing import Any
 
 import psycopg
 
+from slotlake.decoder.catalog.digests import Digest, described_digest, listed_digest
 from slotlake.decoder.catalog.fingerprints import TableFingerprint, rows_of_tables, table_fingerprints
+from slotlake.decoder.catalog.publication_tables import published_names
 from slotlake.decoder.catalog.type_texts import printed_by, types_of_changing_text
 
 # A digest of the whole row as text: sums of digests of single fields would not show names that were swapped.
@@ -41,6 +45,16 @@ class _Remembered:
     types: frozenset[int]
 
 
+@dataclass(frozen=True)
+class _Whole:
+    """What was found of all tables that were asked for, the digest of it, and those with changing texts."""
+
+    asked: str
+    digest: Digest
+    descriptions: Mapping[int, TableFingerprint]
+    changing: Sequence[_Remembered]
+
+
 class RememberedFingerprints:
     """The descriptions of one database's tables, as they were read last.
 
@@ -51,14 +65,16 @@ class RememberedFingerprints:
     def __init__(self) -> None:
         self._publications: tuple[str, ...] = ()
         self._tables: dict[int, _Remembered] = {}
+        self._whole: _Whole | None = None
         self.read_count = 0
 
     def fingerprints(
         self, connection: psycopg.Connection[Any], tables: Collection[int], publications: Sequence[str]
-    ) -> dict[int, TableFingerprint]:
+    ) -> Mapping[int, TableFingerprint]:
         """Return what the catalog says about those tables that exist, as `table_fingerprints` does.
 
-        A table that has not changed since the call before is described by the same object.
+        A table that has not changed since the call before is described by the same object.  If none has, and
+        the same tables are asked for, the mapping is the same object, too.
 
         Args:
             connection: to the source, in a transaction.
@@ -66,7 +82,34 @@ class RememberedFingerprints:
             publications: names of the publications that count.
         """
         if self._publications != tuple(publications):
-            self._publications, self._tables = tuple(publications), {}
+            self._publications, self._tables, self._whole = tuple(publications), {}, None
+        asked = f"{{{','.join(map(str, tables))}}}"
+        digest = described_digest(connection, asked, publications)
+        if self._is_whole(connection, asked, digest):
+            assert self._whole is not None
+            return self._whole.descriptions
+        descriptions = self._by_numbers(connection, tables, publications)
+        self._whole = None
+        if (
+            described_digest(connection, asked, publications) == digest
+            and descriptions.keys() == self._tables.keys()
+        ):
+            changing = [each for each in self._tables.values() if each.types]
+            self._whole = _Whole(asked, digest, descriptions, changing)
+        return descriptions
+
+    def _is_whole(self, connection: psycopg.Connection[Any], asked: str, digest: Digest) -> bool:
+        """Whether nothing of any table has changed, the texts of their types neither."""
+        whole = self._whole
+        if whole is None or (whole.asked, whole.digest) != (asked, digest):
+            return False
+        types = frozenset[int]().union(*(each.types for each in whole.changing))
+        texts = printed_by(connection, types) if types else {}
+        return all(_prints(each, texts) for each in whole.changing)
+
+    def _by_numbers(
+        self, connection: psycopg.Connection[Any], tables: Collection[int], publications: Sequence[str]
+    ) -> dict[int, TableFingerprint]:
         numbers = _numbers(connection, tables, publications)
         same = self._same(connection, numbers)
         changed = numbers.keys() - same.keys()
@@ -94,6 +137,34 @@ class RememberedFingerprints:
             return same
         texts = printed_by(connection, types)
         return {oid: each for oid, each in same.items() if not each.types or _prints(each, texts)}
+
+
+class RememberedNames:
+    """The tables that publications publish, as they were read last.
+
+    Attributes:
+        read_count: how often they were read.
+    """
+
+    def __init__(self) -> None:
+        self._remembered: tuple[tuple[str, ...], Digest, frozenset[tuple[str, str]]] | None = None
+        self.read_count = 0
+
+    def names(
+        self, connection: psycopg.Connection[Any], publications: Sequence[str]
+    ) -> frozenset[tuple[str, str]]:
+        """Return schema and name of every table that these publications publish.
+
+        As `published_names`; the same object as before if nothing has changed.
+        """
+        digest = listed_digest(connection, publications)
+        if self._remembered is not None and self._remembered[:2] == (tuple(publications), digest):
+            return self._remembered[2]
+        names = frozenset(published_names(connection, publications))
+        unchanged = listed_digest(connection, publications) == digest
+        self._remembered = (tuple(publications), digest, names) if unchanged else None
+        self.read_count += 1
+        return names
 
 
 def _prints(remembered: _Remembered, texts: Mapping[int, frozenset[str]]) -> bool:

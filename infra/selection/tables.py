@@ -22,6 +22,7 @@ from slotlake.decoder.catalog.publications import (
     published_names,
     source_tables,
 )
+from slotlake.decoder.catalog.remembered_fingerprints import RememberedNames
 from slotlake.decoder.catalog.row_filters import FilterColumn, analysed, filter_columns, partition_identities
 from slotlake.decoder.errors import PipelineFileError
 from slotlake.decoder.server.source import source_session
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 # Pipelines of which neither the file nor the lake chose anything: no need to read all tables' metadata again.
 _CHOOSING_NOTHING: WeakSet[OpenPipeline] = WeakSet()
+_PUBLISHED: WeakKeyDictionary[OpenPipeline, RememberedNames] = WeakKeyDictionary()
 # What the lake's tables take, as it was read last: what the same words mean of the same columns.
 _LAKE_SELECTIONS: WeakKeyDictionary[OpenPipeline, Mapping[tuple[str, str], Selection]] = WeakKeyDictionary()
 _NO_SELECTIONS: Mapping[tuple[str, str], Selection] = {}
@@ -144,12 +146,12 @@ def _fields(table: SourceTable) -> dict[str, Any]:
 def newly_published(pipeline: OpenPipeline, names: Collection[tuple[str, str]]) -> list[SourceTable]:
     """Return published tables, as far as the lake takes them, that are not among these (schema, table).
 
-    Of the others only the names are read: in most pulls nothing is new.
+    Of the others only the names are read, if any has changed: in most pulls nothing is new.
     """
-    source = pipeline.source
+    source, remembered = pipeline.source, _PUBLISHED.setdefault(pipeline, RememberedNames())
     with source_session(source.dsn, "reading the publications") as connection:
         check_publications(connection, source.publications)
-        new_names = published_names(connection, source.publications).difference(names)
+        new_names = remembered.names(connection, source.publications).difference(names)
         if not new_names:
             return []
         joining = source_tables(connection, source.publications, new_names)

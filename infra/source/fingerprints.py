@@ -178,11 +178,11 @@ def fingerprints_at(
 
 def followed_fingerprints(
     pipeline: OpenPipeline, tables: Collection[int], snapshot: str | None
-) -> dict[int, TableFingerprint]:
+) -> Mapping[int, TableFingerprint]:
     """Read what the source's catalog says of all tables that the lake follows.
 
     As `fingerprints_at`, but what has not changed since this process read it is neither fetched nor read
-    again, and is the same object.
+    again, and is the same object; so is all of it, if nothing has changed.
 
     Args:
         pipeline: the pipeline, with its source and publications.

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import pytest
 
 from slotlake.decoder.catalog.fingerprints import TableFingerprint, table_fingerprints
-from slotlake.decoder.catalog.remembered_fingerprints import RememberedFingerprints
+from slotlake.decoder.catalog.publication_tables import published_names
+from slotlake.decoder.catalog.remembered_fingerprints import RememberedFingerprints, RememberedNames
 from slotlake.decoder.server.source import connect
+from slotlake.infra.local.postgres import Version
 from tests.conftest import Database
 
 pytestmark = pytest.mark.server
@@ -57,7 +61,7 @@ def test_a_table_is_read_again_when_it_changed_and_only_then(database: Database)
     oids = _made(database)
     remembered = RememberedFingerprints()
 
-    def read() -> tuple[dict[int, TableFingerprint], int]:
+    def read() -> tuple[Mapping[int, TableFingerprint], int]:
         before = remembered.read_count
         with connect(database.dsn) as connection, connection.transaction():
             return remembered.fingerprints(
@@ -69,6 +73,7 @@ def test_a_table_is_read_again_when_it_changed_and_only_then(database: Database)
     for change in CHANGES:
         earlier, none = read()
         assert none == 0, change
+        assert read()[0] is earlier, change  # the same mapping, by one query
         for statement in change.split(";"):
             database.execute(statement)
         now, counts[change] = read()
@@ -77,6 +82,115 @@ def test_a_table_is_read_again_when_it_changed_and_only_then(database: Database)
         same = [oid for oid in now if now[oid] is earlier.get(oid)]
         assert len(same) == len(now) - counts[change], change
     assert counts == CHANGES
+
+
+# Each changes what is published, or only what the digest might miss; and nothing that a table is called.
+LISTING = {
+    "CREATE TABLE fresh (id int)": False,
+    "ALTER PUBLICATION p ADD TABLE fresh": True,
+    "ALTER TABLE fresh RENAME TO later; ALTER TABLE three RENAME TO fresh": True,
+    "ALTER TABLE fresh RENAME TO x; ALTER TABLE later RENAME TO fresh; ALTER TABLE x RENAME TO later": False,
+    "CREATE SCHEMA s; ALTER TABLE fresh SET SCHEMA s": True,
+    "ALTER SCHEMA s RENAME TO t": True,
+    "INSERT INTO one VALUES (7, 'x'); TRUNCATE two; ANALYZE": False,
+    "CREATE TABLE leaf2 PARTITION OF root FOR VALUES IN (2)": True,
+    "CREATE TABLE mid PARTITION OF root FOR VALUES IN (3, 4) PARTITION BY LIST (k)": False,
+    "CREATE TABLE t.deep PARTITION OF mid FOR VALUES IN (3)": True,
+    "ALTER PUBLICATION q SET (publish_via_partition_root = true)": True,
+    "ALTER PUBLICATION p ADD TABLE leaf2": False,
+    "ALTER PUBLICATION q SET (publish_via_partition_root = false)": True,
+    "ALTER TABLE root DETACH PARTITION mid": True,
+    "ALTER PUBLICATION p DROP TABLE one": True,
+    "DROP PUBLICATION p; CREATE PUBLICATION p FOR ALL TABLES": True,
+    "CREATE TABLE among_all (id int)": True,
+    "CREATE TEMP TABLE x (id int); CREATE UNLOGGED TABLE unlogged (id int)": False,
+    "CREATE VIEW v AS SELECT 1": False,
+    "ALTER TABLE unlogged SET LOGGED": True,
+    "DROP TABLE among_all": True,
+    "DROP PUBLICATION p": True,
+}
+LISTING_SINCE_15 = {
+    "CREATE PUBLICATION p FOR TABLES IN SCHEMA t": True,
+    "CREATE TABLE t.more (id int)": True,
+    "ALTER TABLE t.more SET SCHEMA public": True,
+    "ALTER PUBLICATION p SET TABLES IN SCHEMA public": True,
+    "ALTER SCHEMA public RENAME TO elsewhere; ALTER SCHEMA t RENAME TO public": True,
+}
+
+
+@pytest.mark.parametrize("version", [14, 18])
+def test_published_names_are_read_again_when_they_changed(
+    database_on: Callable[[Version], Database], version: Version
+) -> None:
+    database = database_on(version)
+    _made(database)
+    remembered, changed = RememberedNames(), {}
+    changes = LISTING | (LISTING_SINCE_15 if version >= 15 else {})
+    with connect(database.dsn) as connection:
+        before = remembered.names(connection, PUBLICATIONS)
+        for change in changes:
+            count = remembered.read_count
+            assert remembered.names(connection, PUBLICATIONS) is before
+            assert remembered.read_count == count, change
+            for statement in change.split(";"):
+                database.execute(statement)
+            now = remembered.names(connection, PUBLICATIONS)
+            assert now == published_names(connection, PUBLICATIONS), change
+            changed[change] = now != before
+            before = now
+        assert remembered.names(connection, ["q"]) == published_names(connection, ["q"])
+    assert changed == changes
+
+
+# What publishes a table may be above it, or its schema; and a change may leave all as it was before.
+ABOVE = [
+    "CREATE TABLE top (k int) PARTITION BY RANGE (k)",
+    "ALTER TABLE root DETACH PARTITION leaf",
+    "CREATE TABLE mid (k int) PARTITION BY LIST (k)",
+    "ALTER TABLE mid ATTACH PARTITION leaf FOR VALUES IN (1)",
+    "ALTER TABLE top ATTACH PARTITION mid FOR VALUES FROM (0) TO (9)",
+    "ALTER PUBLICATION q ADD TABLE top",
+    "ALTER TABLE top DETACH PARTITION mid",
+    "ALTER TABLE top ATTACH PARTITION mid FOR VALUES FROM (0) TO (9)",
+    "ALTER PUBLICATION q DROP TABLE top",
+    "ALTER TABLE one ADD filled int DEFAULT 7",
+    "ALTER TABLE one ALTER filled SET DEFAULT 8",
+    "ALTER TABLE one ALTER filled DROP DEFAULT",
+    "ALTER TABLE two ADD number int GENERATED ALWAYS AS IDENTITY",
+    "ALTER TABLE two ALTER number DROP IDENTITY",
+    "CREATE SCHEMA s; ALTER TABLE one SET SCHEMA s",
+    "ALTER TABLE s.one SET SCHEMA public",
+    "ALTER SCHEMA s RENAME TO t",
+    "ALTER PUBLICATION p SET (publish_via_partition_root = true)",
+    "ALTER PUBLICATION p SET (publish = 'insert'); ALTER PUBLICATION p SET (publish = 'insert, delete')",
+    "VACUUM FULL two",
+]
+ABOVE_SINCE_15 = [
+    "ALTER PUBLICATION q ADD TABLES IN SCHEMA t",
+    "ALTER TABLE one SET SCHEMA t",
+    "ALTER TABLE mid SET SCHEMA t",
+    "ALTER TABLE t.one SET SCHEMA public; ALTER TABLE one SET SCHEMA t",
+    "ALTER TABLE t.mid SET SCHEMA public; ALTER TABLE mid SET SCHEMA t",
+    "ALTER PUBLICATION p SET TABLE two WHERE (id > 3), three",
+    "ALTER PUBLICATION p SET TABLE two (id), three",
+]
+
+
+@pytest.mark.parametrize("version", [14, 18])
+def test_what_is_above_a_table_is_in_its_digest(
+    database_on: Callable[[Version], Database], version: Version
+) -> None:
+    database = database_on(version)
+    oids = _made(database)
+    remembered = RememberedFingerprints()
+    with connect(database.dsn) as connection:
+        remembered.fingerprints(connection, oids.values(), PUBLICATIONS)
+        for change in ABOVE + ABOVE_SINCE_15 * (version >= 15):
+            for statement in change.split(";"):
+                database.execute(statement)
+            found = remembered.fingerprints(connection, oids.values(), PUBLICATIONS)
+            assert found == table_fingerprints(connection, oids.values(), PUBLICATIONS), change
+            assert remembered.fingerprints(connection, oids.values(), PUBLICATIONS) is found, change
 
 
 def test_other_publications_and_other_tables_are_not_mixed_up(database: Database) -> None:
