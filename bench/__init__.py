@@ -44,6 +44,7 @@ BENCHES = {
     "direct_vs_merge": "slotlake.bench.staging.direct",
     "one_row_sync_s": "slotlake.bench.sync",
     "lag_s": "slotlake.bench.sync",
+    "lag_scheduled_s": "slotlake.bench.lag.scheduled",
     "verify_load_percent": "slotlake.bench.verifying.load",
     "ten_of_a_thousand_vs_ten": "slotlake.bench.tables.placed",
     "many_tables": "slotlake.bench.tables.sizes",

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -116,14 +116,14 @@ def lag_s(progress: Progressing) -> list[Figure]:
         file = pipeline_file(server, folder)
         with Pipeline.open(file) as pipeline:
             pipeline.init(progress=progress)
-        with written(server), running(file) as run, _reading(folder) as reader:
+        with written(server), running(file) as run, reading(folder) as reader:
             progress("lag_s: warming up", 0)
-            sent = _beats(server, _WARM_SECONDS, 0)
+            sent = beats(server, _WARM_SECONDS, 0)
             while len((folder / LINES).read_text().splitlines()) < _WARM_BATCHES and run.poll() is None:
-                sent |= _beats(server, 1, len(sent))
+                sent |= beats(server, 1, len(sent))
             progress("lag_s: measuring", 0)
-            measured = _beats(server, runs_asked(_SECONDS), len(sent))
-            seen = _seen(reader, len(sent) + len(measured), run)
+            measured = beats(server, runs_asked(_SECONDS), len(sent))
+            seen = seen_by(reader, len(sent) + len(measured), lambda: f"slotlake run ended with {run.poll()}")
         lines = map(json.loads, (folder / LINES).read_text().splitlines())
         batches = [line for line in lines if line["transactions"]]
     return [_lag_figure(measured, seen, batches)]
@@ -191,7 +191,7 @@ def running(file: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @contextmanager
-def _reading(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+def reading(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """The other process, which prints the number of each heartbeat and when it saw it."""
     environment = {**os.environ, _CATALOG: f"sqlite:///{folder}/catalog.db"}
     command = [sys.executable, "-c", _READER, _CATALOG, NAMESPACE]
@@ -213,8 +213,14 @@ def ended(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]
             process.wait()
 
 
-def _beats(server: EmbeddedPostgres, seconds: float, first: int) -> dict[int, float]:
-    """Commit heartbeats for so long; number → when it was sent, so a little before its commit."""
+def beats(server: EmbeddedPostgres, seconds: float, first: int) -> dict[int, float]:
+    """Commit heartbeats; return number → when it was sent, so a little before its commit.
+
+    Args:
+        server: the source.
+        seconds: for how long.
+        first: number of the first one.
+    """
     sent: dict[int, float] = {}
     with psycopg.connect(server.dsn(DATABASE), autocommit=True) as connection:
         end = time.time() + seconds
@@ -226,8 +232,17 @@ def _beats(server: EmbeddedPostgres, seconds: float, first: int) -> dict[int, fl
     return sent
 
 
-def _seen(reader: subprocess.Popen[bytes], count: int, run: subprocess.Popen[bytes]) -> dict[int, float]:
-    """When the other process saw each heartbeat."""
+def seen_by(reader: subprocess.Popen[bytes], count: int, where: Callable[[], str]) -> dict[int, float]:
+    """Return when the other process saw each heartbeat.
+
+    Args:
+        reader: the other process.
+        count: how many heartbeats were sent.
+        where: what to look at if not all of them come.
+
+    Raises:
+        SlotlakeError: some did not come within two minutes.
+    """
     seen: dict[int, float] = {}
     patience = Event()
     watch = Thread(target=_end_later, args=(reader, patience), daemon=True)
@@ -240,9 +255,7 @@ def _seen(reader: subprocess.Popen[bytes], count: int, run: subprocess.Popen[byt
             break
     patience.set()
     if len(seen) < count:
-        raise SlotlakeError(
-            f"{len(seen)} of {count} heartbeats came", where=f"slotlake run ended with {run.poll()}"
-        )
+        raise SlotlakeError(f"{len(seen)} of {count} heartbeats came", where=where())
     return seen
 
 

@@ -31,12 +31,13 @@ The tasks read the position from the lake and never from Airflow. So you can cle
 any order, with or without the later tasks. If a server is busy or cannot be reached, the task fails and
 Airflow tries it again. If a new attempt cannot help, the task fails at once, and its log says what to do.
 
-Without new changes, `apply` and `publish` are skipped. `confirm` still runs, so an idle slot retains no WAL.
+Without new changes, `apply` and `publish` are skipped, and no process starts for them. `confirm` still runs,
+so an idle slot retains no WAL.
 Two runs never work at once: the pool has one place per replication slot, and the second run waits.
 
-**The Backfill button** never changes the live tables. In its runs, the tasks above are skipped, and `replay`
-applies the archived change log of the run's logical date to tables in **scratch_namespace**. This is a field
-of the form. Tick *Override parameters on existing runs*; otherwise Airflow does not send the field. A run for
+**The Backfill button** never changes the live tables. In its runs, `pull` applies the archived change log of
+the run's logical date to tables in **scratch_namespace**, and the other tasks are skipped. This is a field of
+the form. Tick *Override parameters on existing runs*; otherwise Airflow does not send the field. A run for
 the next date continues where the run before it ended. The same range gives the same result again. To read
 rows again from the source, use **cdc_backfill**.
 """
@@ -51,8 +52,8 @@ The task reads the position from the lake and never from Airflow. So you can cle
 A batch with changes is an event of the pipeline's asset and of its tables' assets. It starts `cdc_verify` if
 the pipeline file says so.
 
-**The Backfill button** never changes the live tables: `sync` is then skipped, and `replay` applies the
-archived change log of the run's logical date to tables in **scratch_namespace**, a field of the form.
+**The Backfill button** never changes the live tables: `sync` then applies the archived change log of the
+run's logical date to tables in **scratch_namespace**, a field of the form.
 """
 
 CONTINUOUS = """
@@ -70,10 +71,14 @@ ends. There is no replay by the Backfill button: use `slotlake replay`.
 """
 
 
-def four_tasks(pipeline: PipelineFile) -> Any:
+def four_tasks(pipeline: PipelineFile) -> None:
     @task(multiple_outputs=False)
-    def pull(pipeline_file: str, *, dag_run: Any = None, ti: Any = None) -> dict[str, Any]:
-        scheduling_backfill.skip_in_a_backfill(dag_run)
+    def pull(
+        pipeline_file: str, *, params: Any = None, dag_run: Any = None, ti: Any = None
+    ) -> dict[str, Any]:
+        if scheduling_backfill.is_backfill(dag_run):
+            later = ("apply", "publish", "confirm")
+            return scheduling_backfill.replay(pipeline, params["scratch_namespace"], dag_run, ti, later)
         return scheduling.pull(pipeline_file, ti, only_with_changes=["apply", "publish"])
 
     @task(multiple_outputs=False)
@@ -94,21 +99,26 @@ def four_tasks(pipeline: PipelineFile) -> Any:
     file = str(pipeline.path)
     pulled = pull(file)
     apply(file, pulled) >> publish(file, pulled) >> confirm(file, pulled)
-    return pulled
 
 
-def one_task(pipeline: PipelineFile) -> Any:
+def one_task(pipeline: PipelineFile) -> None:
     @task(**assets.outlets(pipeline.name), multiple_outputs=False)
     def sync(
-        pipeline_file: str, *, dag_run: Any = None, outlet_events: Any = None, asset_state_store: Any = None
+        pipeline_file: str,
+        *,
+        params: Any = None,
+        dag_run: Any = None,
+        outlet_events: Any = None,
+        asset_state_store: Any = None,
     ) -> dict[str, Any]:
-        scheduling_backfill.skip_in_a_backfill(dag_run)
+        if scheduling_backfill.is_backfill(dag_run):
+            return scheduling_backfill.replay(pipeline, params["scratch_namespace"], dag_run)
         return scheduling.carried("sync", pipeline_file, outlet_events, asset_state_store)
 
-    return sync(str(pipeline.path))
+    sync(str(pipeline.path))
 
 
-def continuous(pipeline: PipelineFile) -> Any:
+def continuous(pipeline: PipelineFile) -> None:
     @task(**assets.outlets(pipeline.name), multiple_outputs=False, pool="default_pool")
     def run(
         pipeline_file: str, *, dag_run: Any = None, outlet_events: Any = None, asset_state_store: Any = None
@@ -116,16 +126,7 @@ def continuous(pipeline: PipelineFile) -> Any:
         scheduling_backfill.skip_in_a_backfill(dag_run)
         return scheduling.carried("run", pipeline_file, outlet_events, asset_state_store)
 
-    return run(str(pipeline.path))
-
-
-def replay_task(pipeline: PipelineFile) -> Any:
-    # It runs only when the first task was skipped, as in a backfill. Airflow decides this without a process.
-    @task(trigger_rule="all_skipped", multiple_outputs=False)
-    def replay(pipeline_file: str, *, params: Any = None, dag_run: Any = None) -> dict[str, Any]:
-        return scheduling_backfill.replay(pipeline_file, params["scratch_namespace"], pipeline, dag_run)
-
-    return replay(str(pipeline.path))
+    run(str(pipeline.path))
 
 
 def cdc_sync(pipeline: PipelineFile) -> None:
@@ -144,11 +145,7 @@ def cdc_sync(pipeline: PipelineFile) -> None:
         **scheduling.start_options(pipeline, title="micro-batches"),
         **scheduling.deadline(pipeline),
     ):
-        if kind == "continuous":
-            continuous(pipeline)
-        else:
-            first = one_task(pipeline) if kind == "one" else four_tasks(pipeline)
-            first >> replay_task(pipeline)
+        {"four": four_tasks, "one": one_task, "continuous": continuous}[kind](pipeline)
 
 
 for pipeline in scheduling.pipelines():

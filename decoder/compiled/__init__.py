@@ -1,4 +1,4 @@
 """Compiled loops: numba's settings, its cache on disk, and access to the plain memory of arrays.
 
-Others import `arrays`, `jit`, `memory`, `wide` and `words`.
+Others import `arrays`, `cache`, `jit`, `memory`, `wide` and `words`.
 """

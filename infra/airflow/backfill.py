@@ -11,7 +11,7 @@ ended, so N runs are one replay.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -59,28 +59,41 @@ def skip_in_a_backfill(run: Any) -> None:
 
     if is_backfill(run):
         raise AirflowSkipException(
-            "this run is a backfill: it replays the archived change log into scratch tables instead"
+            "this run is a backfill, and there is no replay with run: continuous. "
+            "What to do: use slotlake replay"
         )
 
 
-def replay(pipeline_file: str, scratch_namespace: str, pipeline: PipelineFile, run: Any) -> dict[str, Any]:
+def replay(
+    pipeline: PipelineFile,
+    scratch_namespace: str,
+    run: Any,
+    task_instance: Any = None,
+    instead_of: Sequence[str] = (),
+) -> dict[str, Any]:
     """Run the step ``replay`` for the time range of a run's logical date.
 
     Args:
-        pipeline_file: its path.
-        scratch_namespace: where the replayed tables are.
         pipeline: the file's content, with the schedule.
+        scratch_namespace: where the replayed tables are.
         run: Airflow's DAG run.
+        task_instance: Airflow's.
+        instead_of: the tasks after this one, which work on live tables; no process starts for them.
 
     Raises:
-        AirflowSkipException: the lake has no point of that time.
+        AirflowSkipException: the lake has no point of that time; the tasks after this one are skipped too.
+        DownstreamTasksSkipped: there are tasks after this one; Airflow takes this one for a success.
     """
-    from slotlake.infra.airflow.versions import AirflowSkipException
+    from slotlake.infra.airflow.versions import AirflowSkipException, DownstreamTasksSkipped
 
     start, end = interval(pipeline, run)
-    report = short_report("replay", pipeline_file, scratch_namespace, start.isoformat(), end.isoformat())
+    times = (start.isoformat(), end.isoformat())
+    report = short_report("replay", str(pipeline.path), scratch_namespace, *times)
     if not report["covered"]:
         raise AirflowSkipException(f"the lake has no kept point between {start} and {end}")
+    if instead_of:
+        task_instance.xcom_push(key="return_value", value=report)  # what follows has no value
+        raise DownstreamTasksSkipped(tasks=list(instead_of))
     return report
 
 

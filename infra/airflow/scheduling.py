@@ -22,7 +22,7 @@ from typing import Any
 
 from slotlake.decoder.errors import PipelineFileError, SlotlakeError
 from slotlake.decoder.lsn import format_lsn, parse_lsn
-from slotlake.infra.airflow.words import log_step, table_differs
+from slotlake.infra.airflow.words import compiled_loops, log_compiled, log_step, table_differs
 from slotlake.infra.config.airflow import ON_CHANGE
 from slotlake.infra.config.pipeline_file import PipelineFile, load_pipeline
 
@@ -160,6 +160,7 @@ def run_step(step: str, pipeline_file: str, *arguments: Any) -> dict[str, Any]:
     """
     from slotlake.infra.airflow.versions import AirflowException, AirflowFailException
 
+    compiled = compiled_loops()
     try:
         hide_secrets(pipeline_file)
         steps = importlib.import_module("slotlake.infra.airflow.steps")
@@ -169,6 +170,7 @@ def run_step(step: str, pipeline_file: str, *arguments: Any) -> dict[str, Any]:
         kind = AirflowException if error.retryable else AirflowFailException
         raise kind(_FLAG.sub(lambda flag: FORM[flag[1]], str(error))) from None
     log_step(step, result)
+    log_compiled(compiled)
     return result
 
 

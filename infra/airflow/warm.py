@@ -1,4 +1,4 @@
-"""Imports everything that a task needs: the local scheduler loads this module before it forks its workers.
+"""Imports everything that a task needs, before workers are forked (`infra.airflow.worker_start`).
 
 The imports and the start of numba take four seconds of a processor. A task that inherits them starts within a
 fifth of a second.  Nothing here may open a connection or start a thread, because these do not survive a fork.

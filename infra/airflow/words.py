@@ -7,6 +7,7 @@ page of the log can show these alone.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -29,6 +30,27 @@ def log_step(step: str, report: Mapping[str, Any]) -> None:
         _log.log(level, line)
     if len(lines) > LINES_MAX:
         _log.info("and %s more lines", f"{len(lines) - LINES_MAX:,}")
+
+
+def compiled_loops() -> set[str]:
+    """Return the names of the loops that this process has compiled; none if it has not loaded numba."""
+    jit = sys.modules.get("slotlake.decoder.compiled.jit")
+    kernels = {} if jit is None else jit.kernels
+    return {name for name, kernel in kernels.items() if kernel.stats.cache_misses}
+
+
+def log_compiled(before: set[str]) -> None:
+    """Warn if a step had to compile loops, which takes many seconds, and can be done before.
+
+    Args:
+        before: what `compiled_loops` returned before the step.
+    """
+    if fresh := compiled_loops() - before:
+        _log.warning(
+            "this task compiled %s loops, which takes seconds. What to do: run `python -m "
+            "slotlake.infra.kernels` where the worker is installed, as the worker's user",
+            len(fresh),
+        )
 
 
 def table_differs(name: str, table: Mapping[str, Any]) -> str:

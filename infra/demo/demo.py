@@ -46,7 +46,7 @@ WRITE_SECONDS_MAX = 50.0
 RATE_MIN = 300.0  # a second, so that few transactions do not take long
 WATCH_SECONDS = 2.0
 _DEMO_FILE = "demo.json"
-_BOOTSTRAP, _VERIFY = "cdc_bootstrap_demo", "cdc_verify_demo"
+_BOOTSTRAP, _VERIFY, _MONITOR = "cdc_bootstrap_demo", "cdc_verify_demo", "cdc_monitor_demo"
 
 
 def run_demo(*, scale: int, transactions: int, keep: bool, folder: Path | None, s3: bool = False) -> int:
@@ -116,7 +116,6 @@ class Demo:
             CHECKOUT / "dags",
             environment={"SLOTLAKE_PIPELINES": str(self.pipeline_file)},
             pools={"slotlake_demo": 1},
-            preload=["slotlake.infra.airflow.warm"],
             parse_seconds=120,
             dies_with_parent=not keep,
         )
@@ -192,7 +191,9 @@ class Demo:
         pipeline = load_pipeline(self.pipeline_file)
         copied = self._bootstrap(screen, client)
         rate = self._live(screen, client, pipeline)
-        if not self.keep:
+        if self.keep:
+            client.pause(_MONITOR, False)  # the page in Airflow shows what it notes
+        else:
             client.pause(SYNC, True)
         verified = self._verify(screen, client)
         return self._outcome(screen, client, pipeline, copied=copied, verified=verified, rate=rate)
@@ -215,7 +216,7 @@ class Demo:
         }
         self._wait_all(waiting, steps)
         client: AirflowClient = waiting["Airflow"][0].result()
-        client.wait_dags((_BOOTSTRAP, SYNC, _VERIFY))
+        client.wait_dags((_BOOTSTRAP, SYNC, _VERIFY, _MONITOR))
         screen.note(f"Airflow's UI: {self.airflow.url}  user admin, password {self.airflow.password}")
         return client
 

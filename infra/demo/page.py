@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from slotlake.infra.demo.bank import SUMS, Point
-from slotlake.infra.launch.folders import COMMAND
+from slotlake.infra.launch.folders import CHECKOUT, COMMAND, home
 
 READER = '''"""Read the demo's lake with pyiceberg and DuckDB, without slotlake."""
 
@@ -142,24 +142,37 @@ def _invariant(o: Outcome) -> Iterator[str]:
 
 
 def _go_on(o: Outcome) -> Iterator[str]:
-    yield f"what you can do now, in {o.folder}"
-    file = o.pipeline_file
+    file, command = o.pipeline_file, _command()
+    yield "what you can do now"
+    yield f"  all files      {o.folder}"
     if o.left_running:
         yield f"  Airflow        {o.airflow_url}  user admin, password {o.airflow_password}"
+        yield f"  the page       {o.airflow_url}/plugin/slotlake  in Airflow, with lag, batches and tables"
         yield f"  write more     {o.write_more}"
-        yield f"  status         {COMMAND} status {file}"
-        yield f"  verify         {COMMAND} verify {file}"
+        yield f"  status         {command} status {file}"
+        yield f"  live           {command} top {file}"
+        yield f"  verify         {command} verify {file}"
     else:
-        yield f"  Airflow        {COMMAND} demo --keep lets the servers run and prints the address of the UI"
+        yield f"  Airflow        {command} demo --keep lets the servers run and prints the address of the UI"
     if o.in_s3 and not o.left_running:
         yield "                 (the lake is in the S3 server, so it can be read while that runs)"
         yield "  all servers have stopped; the lake's files stay until the next demo"
         return
-    yield f'  query          {COMMAND} query {file} "SELECT count(*) FROM pgbench_history"'
-    yield f'  at a point     {COMMAND} query {file} "SELECT …" --at {o.points[0].lsn}'
+    count = '"SELECT count(*) FROM pgbench_history"'
+    yield f"  query          {command} query {file} {count}"
+    yield f"  at a point     {command} query {file} {count} --at {o.points[0].lsn}"
+    yield f"  as one file    {command} report {file} -o {o.folder / 'report.html'}"
     yield f"  other readers  {sys.executable} {o.folder / 'read.py'}"
     yield "                 (this script reads the lake with pyiceberg and DuckDB only)"
     if o.left_running:
-        yield f"  stop           {COMMAND} demo --stop"
+        usual = o.folder == home() / "demo"
+        yield f"  stop           {command} demo --stop{'' if usual else f' --dir {o.folder}'}"
     else:
         yield "  all servers have stopped; the lake's files stay until the next demo"
+
+
+def _command() -> str:
+    """How to call slotlake from where the demo was called."""
+    if COMMAND == "slotlake" or Path.cwd() == CHECKOUT:
+        return COMMAND
+    return str(CHECKOUT / COMMAND)

@@ -30,7 +30,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -61,8 +61,6 @@ class LocalAirflow:
         dags: the folder with the DAG files.
         environment: variables its processes get in addition to the caller's own (``SLOTLAKE_PIPELINES`` …).
         pools: pool name → places, made or set before the scheduler starts.
-        preload: modules that the scheduler imports before it makes its workers, so that a task, which is a
-            fork of a worker, need not import them again.
         parse_seconds: how often DAG files are read again.
         dies_with_parent: it ends when the thread that starts it ends, also by SIGKILL.
         triggerer: start a triggerer too, which few DAGs need.
@@ -75,7 +73,6 @@ class LocalAirflow:
         *,
         environment: Mapping[str, str] | None = None,
         pools: Mapping[str, int] | None = None,
-        preload: Sequence[str] = (),
         parse_seconds: int = 30,
         dies_with_parent: bool = False,
         triggerer: bool = False,
@@ -84,7 +81,6 @@ class LocalAirflow:
         self.dags = dags.absolute()
         self.environment = dict(environment or {})
         self.pools = dict(pools or {})
-        self.preload = tuple(preload)
         self.parse_seconds = parse_seconds
         self.dies_with_parent = dies_with_parent
         self.triggerer = triggerer
@@ -139,7 +135,6 @@ class LocalAirflow:
         self._write_plugin()
         command = [sys.executable, "-m", "slotlake.infra.local.airflow_serve", str(self.folder)]
         command += [f"--pool={name}={places}" for name, places in self.pools.items()]
-        command += [f"--preload={module}" for module in self.preload]
         command += ["--triggerer"] if self.triggerer else []
         self.process = process.start(
             command,

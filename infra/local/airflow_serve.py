@@ -40,14 +40,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m slotlake.infra.local.airflow_serve")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--pool", action="append", default=[], metavar="NAME=PLACES")
-    parser.add_argument("--preload", action="append", default=[], metavar="MODULE")
     parser.add_argument("--triggerer", action="store_true")
     options = parser.parse_args(arguments)
     os.umask(0o077)
     airflow = _import_airflow()
     _migrate(airflow, dict(pool.rsplit("=", 1) for pool in options.pool))
     parts = {
-        _fork(airflow, options.folder, name, command, options.preload if name == "scheduler" else []): name
+        _fork(airflow, options.folder, name, command): name
         for name, command in {**_PARTS, **(_TRIGGERER if options.triggerer else {})}.items()
     }
     return _wait(parts)
@@ -80,9 +79,7 @@ def _migrate(airflow: Callable[[], None], pools: dict[str, str]) -> None:
     settings.dispose_orm()
 
 
-def _fork(
-    airflow: Callable[[], None], folder: Path, name: str, command: list[str], preload: list[str]
-) -> int:
+def _fork(airflow: Callable[[], None], folder: Path, name: str, command: list[str]) -> int:
     pid = os.fork()
     if pid:
         return pid
@@ -92,8 +89,6 @@ def _fork(
         _log_to(folder / f"{name}.log")
         if name == "scheduler":
             _keep_task_logs_apart()
-        for module in preload:
-            importlib.import_module(module)
         from airflow import settings
 
         settings.configure_orm()

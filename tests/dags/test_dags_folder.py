@@ -60,7 +60,7 @@ def test_one_line_makes_all_dags_of_all_pipelines(tmp_path: Path, pipelines: Pat
     assert {dag[0] for dag in read["dags"].values()} == {str(folder / "slotlake_dags.py")}
     assert read["dags"]["cdc_bootstrap_a"][1:] == ["bootstrap"]
     assert read["dags"]["cdc_bootstrap_b"][1:] == ["bootstrap", "copy_worker"]
-    assert read["dags"]["cdc_sync_a"][1:] == ["pull", "apply", "publish", "confirm", "replay"]
+    assert read["dags"]["cdc_sync_a"][1:] == ["pull", "apply", "publish", "confirm"]
 
 
 def test_a_wrong_pipeline_file_takes_away_its_own_dags_only(tmp_path: Path, pipelines: Path) -> None:

@@ -58,7 +58,6 @@ def small_airflow(
             **environment,
         },
         pools={f"slotlake_slotlake_{name}": 1 for name in files},
-        preload=["slotlake.infra.airflow.warm"],
         dies_with_parent=True,
     )
     try:

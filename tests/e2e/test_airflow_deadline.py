@@ -45,7 +45,6 @@ def stack(pg: EmbeddedPostgres, connect: str, tmp_path_factory: pytest.TempPathF
             **{name: value for name, value in os.environ.items() if name.startswith("SPARK_CONNECT")},
         },
         pools={"slotlake_slotlake_late": 1},
-        preload=["slotlake.infra.airflow.warm"],
         dies_with_parent=True,
     )
     with psycopg.connect(pg.dsn("airflow_late"), autocommit=True) as database:

@@ -51,7 +51,6 @@ def stack(pg: EmbeddedPostgres, connect: str, tmp_path_factory: pytest.TempPathF
             **{name: value for name, value in os.environ.items() if name.startswith("SPARK_CONNECT")},
         },
         pools={f"slotlake_slotlake_{name}": 1 for name in files},
-        preload=["slotlake.infra.airflow.warm"],
         parse_seconds=5,
         dies_with_parent=True,
         triggerer=True,

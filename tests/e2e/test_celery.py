@@ -121,6 +121,7 @@ def test_a_worker_is_killed_and_another_goes_on(
         first = CeleryWorker("worker-a", file, environment, tmp_path)
         stack.callback(first.kill)
         first.wait_ready()
+        assert "slotlake: workers start warm" in first.log.read_text()
         run = client.trigger("cdc_bootstrap_shop")
         _until_ended(client, "cdc_bootstrap_shop", run)
         database.execute("UPDATE orders SET v = 'new' WHERE id % 3 = 0; INSERT INTO lines VALUES (1, 'a')")
@@ -157,6 +158,7 @@ def _environment(broker: Database, file: Path, connect: str) -> dict[str, str]:
         "AIRFLOW__CELERY__BROKER_URL": f"sqla+{uri}",
         "AIRFLOW__CELERY__RESULT_BACKEND": f"db+{uri}",
         "AIRFLOW__CELERY__WORKER_ENABLE_REMOTE_CONTROL": "False",
+        "AIRFLOW__CELERY__CELERY_CONFIG_OPTIONS": "slotlake.infra.airflow.celery_config.CONFIG",
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "15",
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "3",
         "SLOTLAKE_PIPELINES": str(file),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from slotlake.decoder.errors import SetupError
 from slotlake.infra.demo.bank import SUMS, Point
 from slotlake.infra.demo.demo import Demo, run_demo
 from slotlake.infra.demo.page import Outcome, page
+from slotlake.infra.local.airflow_client import AirflowClient
 
 ROOT = Path(__file__).resolve().parents[2]
 IN_THE_LONG_FORM = pytest.mark.skipif(
@@ -118,6 +120,55 @@ def test_a_demo_that_is_cut_off_leaves_nothing_running(
     while (left := _processes_of(folder)) and time.monotonic() < give_up:
         time.sleep(0.5)
     assert left == []
+
+
+@pytest.mark.airflow
+@pytest.mark.slow
+@IN_THE_LONG_FORM
+def test_what_a_kept_demo_prints_works_as_it_stands(folder: Path, tmp_path: Path) -> None:
+    demo = _start(folder, "--transactions=2000", "--keep")
+    out, err = demo.communicate(timeout=550)
+    assert demo.returncode == 0, err
+    lines = re.findall(r"^  (\w[\w ]*?)  +(\S.*)$", out.partition("what you can do now\n")[2], re.MULTILINE)
+    printed = dict(lines)
+    url, _, login = printed.pop("Airflow").partition("  ")
+    user, password = re.fullmatch(r"user (\w+), password (\S+)", login).groups()  # type: ignore[union-attr]
+    assert printed.pop("the page").split()[0] == f"{url}/plugin/slotlake"
+    assert printed.pop("all files") == str(folder)
+    client = AirflowClient(url, user, password)
+    give_up = time.monotonic() + 120
+    while "public.pgbench_history" not in (page := _page_of(client, "/slotlake/pipeline/demo")):
+        assert time.monotonic() < give_up, page
+        time.sleep(1)
+    stop = printed.pop("stop")
+    said = {name: _run(command) for name, command in printed.items()}
+    assert list(said) == ["write more", "status", "live", "verify", *READ]
+    assert "4000" in said["write more"].replace("/", " ")
+    assert "ready" in said["status"]
+    assert "equal" in said["verify"]
+    assert int(re.findall(r"\d+", said["query"])[0]) >= 2000
+    assert re.findall(r"\d+", said["at a point"])[0] == "0"
+    assert (folder / "report.html").stat().st_size > 10_000
+    assert "stopped the demo" in _run(stop)
+    assert _processes_of(folder) == []
+
+
+READ = ("query", "at a point", "as one file", "other readers")
+
+
+def _run(command: str) -> str:
+    """Run a line as a person does who copies it from the terminal where the demo was started."""
+    done = subprocess.run(
+        command, check=False, shell=True, capture_output=True, text=True, cwd=ROOT, timeout=300
+    )
+    assert done.returncode == 0, (command, done.stdout, done.stderr)
+    return done.stdout
+
+
+def _page_of(client: AirflowClient, path: str) -> str:
+    client.call("GET", "/version")
+    headers = {"Authorization": f"Bearer {client._token}"}
+    return client._send("GET", path, None, headers, 30.0).decode()
 
 
 def test_a_folder_with_anything_else_in_it_is_not_touched(tmp_path: Path) -> None:

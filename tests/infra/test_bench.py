@@ -248,6 +248,7 @@ LONGER = {
     "many_tables",
     "one_row_sync_s",
     "lag_s",
+    "lag_scheduled_s",
     "upkept_vs_fresh",
     "last_update_vs_first",
     "s3_vs_folder",

@@ -1,0 +1,4 @@
+"""How late rows are when Airflow schedules the micro-batches.
+
+Others import `scheduled`.
+"""
