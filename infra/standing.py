@@ -22,6 +22,7 @@ from slotlake.decoder.errors import (
     UnsendableError,
     UntranslatableError,
 )
+from slotlake.decoder.failpoints import reach
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.position import writers_open
 from slotlake.decoder.server.source import (
@@ -191,12 +192,14 @@ class StandingStream:
     def _stream_batch(self, request: _StreamRequest, settings: PullSettings) -> Batch:
         try:
             puller = self.at(request.position)
-            return puller.next_batch(
+            batch = puller.next_batch(
                 request.until, max_bytes=settings.batch_bytes_max, progress=request.progress
             )
         except BaseException:
             self.end()
             raise
+        reach("pull.renamed")
+        return batch
 
     def at(self, position: int) -> Puller:
         """Return the stream at the lake's position; open it there if it is somewhere else."""

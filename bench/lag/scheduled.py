@@ -47,10 +47,10 @@ def _figure(server: EmbeddedPostgres, tasks: str, progress: Progressing) -> Figu
         _empty(server)
         file = pipeline_file(server, folder)
         _configure(file, tasks)
-        progress(f"lag_scheduled_s: {tasks} tasks: starting Airflow and Spark", 0)
+        progress(f"lag_scheduled_s: airflow.tasks: {tasks}: starting Airflow and Spark", 0)
         with _airflow(folder, file) as client:
             _bootstrapped(client)
-            progress(f"lag_scheduled_s: {tasks} tasks: measuring", 0)
+            progress(f"lag_scheduled_s: airflow.tasks: {tasks}: measuring", 0)
             with written(server), reading(folder) as reader:
                 client.pause(_SYNC, False)
                 sent = beats(server, runs_asked(_SECONDS), 0)

@@ -32,6 +32,7 @@ from slotlake.decoder.server.session_settings import (
     startup_options,
     take_settings,
 )
+from slotlake.decoder.server.short_lived import password_part
 from slotlake.decoder.server.sqlstate import message_and_state
 from slotlake.decoder.server.waiting import WatchedConnection
 
@@ -127,7 +128,7 @@ async def connect_async(dsn: str) -> psycopg.AsyncConnection[Any]:
         SourceUnavailableError: the server cannot be reached now.
         SourceError: the server refuses, or the connection string is wrong.
     """
-    conninfo = make_conninfo("", **_session_parts(_parse(dsn), LOCK_SECONDS_MAX))
+    conninfo = make_conninfo("", **_session_parts(_parse(dsn) | password_part(dsn), LOCK_SECONDS_MAX))
     with source_errors(dsn):
         connection = await psycopg.AsyncConnection.connect(conninfo, autocommit=True)
         require_supported_version(connection.info.server_version, redact(dsn))
@@ -272,7 +273,8 @@ def explain(error: psycopg.Error, dsn: str, doing: str = "", *, rows: bool = Fal
 
 
 def _open(dsn: str, extra: dict[str, str], lock_seconds_max: float) -> WatchedConnection:
-    conninfo = make_conninfo("", **(_session_parts(_parse(dsn), lock_seconds_max) | extra))
+    parts = _session_parts(_parse(dsn) | password_part(dsn), lock_seconds_max)
+    conninfo = make_conninfo("", **(parts | extra))
     with source_errors(dsn):
         connection = WatchedConnection.connect(conninfo, autocommit=True)
         connection.conninfo, connection.where = conninfo, redact(dsn)

@@ -41,6 +41,7 @@ from slotlake.infra.config.verify import VerifySection
 from slotlake.spark.storage.location import S3_SCHEMES, Location
 from slotlake.spark.storage.settings import StorageSettings
 
+_AIRFLOW = "airflow:"
 _SCHEME = re.compile(r"^file:(?=/)(//(?=/))?")
 _PIPELINE_NAME = re.compile(r"^[A-Za-z][A-Za-z0-9_-]{0,62}$")
 
@@ -205,7 +206,10 @@ class PipelineFile(Section):
 
     def dsn(self) -> str:
         """Return the source's connection string; ``env:`` and ``airflow:`` are resolved."""
-        return resolve_secret(self.source.dsn.get_secret_value(), f"{self.path.name}, source.dsn")
+        value, where = self.source.dsn.get_secret_value(), f"{self.path.name}, source.dsn"
+        if value.startswith(_AIRFLOW):
+            return connection_text(value.removeprefix(_AIRFLOW), where, tokens=True)
+        return resolve_secret(value, where)
 
     def lake_uri(self) -> str:
         """Return the catalog's URI; ``env:`` is resolved, and a relative SQLite path becomes absolute."""
@@ -382,6 +386,6 @@ def resolve_secret(value: str, where: str) -> str:
                 f"the environment variable {name} is not set", where=where, way_out=f"export {name}=…"
             )
         return os.environ[name]
-    if value.startswith("airflow:"):
-        return connection_text(value.removeprefix("airflow:"), where)
+    if value.startswith(_AIRFLOW):
+        return connection_text(value.removeprefix(_AIRFLOW), where)
     return value
