@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -28,6 +26,7 @@ from slotlake.infra.launch.folders import CHECKOUT
 from slotlake.infra.local.airflow import LocalAirflow
 from slotlake.infra.local.airflow_client import AirflowClient
 from slotlake.infra.local.postgres import EmbeddedPostgres
+from tests.e2e.airflow_clean_up import check_clean_up
 from tests.e2e.airflow_pages import log_in, picture, press_backfill
 from tests.e2e.airflow_stack import Stack
 from tests.e2e.browser import HEIGHT, WIDTH, Browser, open_browser
@@ -597,23 +596,5 @@ def test_no_password_is_in_any_log_or_in_the_metadata(stack: Stack) -> None:
 
 
 def test_the_clean_up_of_the_page_leaves_nothing_old_and_the_pipeline_goes_on(stack: Stack) -> None:
-    """The commands of docs/airflow.md; after the tests above, which look at what Airflow has kept."""
-    stack.client.pause(SYNC, True)
-    stack.until(lambda: not [r for r in stack.client.runs(SYNC) if r["state"] == "running"], "no run is left")
-    old = {run["dag_run_id"] for run in stack.client.runs(SYNC)}
-    assert len(old) > 5
-    text = (CHECKOUT / "docs" / "airflow.md").read_text()
-    commands = re.findall(r"^       (airflow db clean.*\n.*|find .*)$", text, re.MULTILINE)
-    assert len(commands) == 2
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    for command in commands:
-        at_once = command.replace("7 days ago", "now").replace("-mtime +7", "-mtime -1")
-        subprocess.run(
-            at_once, shell=True, check=True, env={**stack.airflow._environment(), "PATH": path}, timeout=300
-        )
-    left = {run["dag_run_id"] for run in stack.client.runs(SYNC)}
-    assert len(left & old) <= 1  # Airflow keeps the newest scheduled one, by which it makes the next
-    assert not list((stack.airflow.folder / "logs").glob(f"dag_id={SYNC}/run_id=*/**/*.log"))
-    stack.client.pause(SYNC, False)
-    stack.carried("INSERT INTO orders VALUES (99000, 'after the clean-up')")
-    assert stack.equal()
+    """After the tests above, which look at what Airflow has kept."""
+    check_clean_up(stack)
