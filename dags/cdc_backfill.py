@@ -23,6 +23,9 @@ publishes all tables together, as one consistency point.
 - **dry_run** (on, unless you switch it off): changes nothing. The task's log says how many rows would change
   in each table; its XCom also has the keys of the first hundred rows.
 
+The task takes no place of the pipeline's pool. It waits for its turn only to bring the lake to an LSN, and to
+publish; the micro-batches go on while it reads.
+
 If a condition is wrong, the task fails at once with the error message of PostgreSQL.
 
 **Clearing `backfill`** is safe: the task does the same work again, at a new LSN.
@@ -30,7 +33,7 @@ If a condition is wrong, the task fails at once with the error message of Postgr
 
 
 def cdc_backfill(pipeline: PipelineFile) -> None:
-    @task(multiple_outputs=False)
+    @task(multiple_outputs=False, pool="default_pool")
     def backfill(pipeline_file: str, *, params: Any = None) -> dict[str, Any]:
         return scheduling_backfill.backfill(pipeline_file, params)
 

@@ -45,6 +45,8 @@ NAMES = frozenset(
         "aside.written",  # a table is recorded as set aside; the step that failed is not repeated yet
         "drop.source",  # slot and publications gone, the lake still there
         "drop.catalog",  # the tables are gone from the catalog, their files are still there
+        "backfill.read",  # whole tables are read, without the lock; nothing is staged
+        "backfill.staged",  # their rows are staged, nothing is published
         "backfill.compared",  # chosen rows are compared and read, without the lock; nothing is staged
         "recover.slot_dropped",  # the old slot is gone, there is no new one
         "recover.slot_made",  # the new slot is there, nothing compared

@@ -4,8 +4,9 @@ The lake is brought exactly to the snapshot's LSN first, so an older image can n
 All tables of one backfill are read under one snapshot and published in one point.  A dry run goes as far as
 the comparison.
 
-Chosen rows, and what a dry run counts, are compared and read without the pipeline's lock (`ChosenRows`).
-Whole tables are read under it: a batch in between would change rows that were read already.
+Chosen rows, and what a dry run counts, are compared and read without the pipeline's lock (`ChosenRows`). So
+are whole tables (`WholeTables`), unless they are small, or what batches change meanwhile cannot be brought
+in.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.advance.advance import at_slot_snapshot
 from slotlake.infra.advance.nonblocking import at_nonblocking_snapshot
 from slotlake.infra.advance.steps import confirm_position
+from slotlake.infra.backfill import ahead
+from slotlake.infra.backfill.ahead import WholeTables
 from slotlake.infra.backfill.chosen import ChosenRows
 from slotlake.infra.backfill.publishing import backfill_point, publish
 from slotlake.infra.backfill.report import BackfillReport, TableBackfilled
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
     from slotlake.spark.names import LakeName
     from slotlake.spark.tables.schema import TableSchema
 
+_Alone = Callable[[], AbstractContextManager[None]]
 SLOT_WAIT_SECONDS = 60.0
 _PART = "backfilling"
 
@@ -92,21 +96,16 @@ def backfill(
             pipeline.position()  # is there a lake at all?
             tables = _published_tables(pipeline, request.tables)
             run = _Run(pipeline, _conditions(pipeline, tables, request), request.dry_run, progress)
-            if run.conditions or run.dry_run:
-                chosen = run.begin(tables, resources)
-                pipeline.end_stream()  # another run may pull meanwhile
-            else:
+            begun = run.begin(tables, resources)
+            if begun is None:
                 lsn = _whole_tables(pipeline, run, tables)
                 confirm_position(pipeline)
-        if run.conditions or run.dry_run:
-            with pipeline.reading():
-                chosen.compare(progress)
-                reach("backfill.compared")
-            lsn, run.done = chosen.snapshot.lsn, chosen.reports
-            if chosen.has_rows:
-                with alone():
-                    lsn, run = _publish_chosen(chosen, run, request)
-                    confirm_position(pipeline)
+            else:
+                pipeline.end_stream()  # another run may pull meanwhile
+        if isinstance(begun, ChosenRows):
+            lsn, run = _chosen_rows(begun, run, request, alone)
+        elif begun is not None:
+            lsn, run = _ahead(begun, run, request, alone)
     return BackfillReport.of(
         run.done,
         format_lsn(lsn),
@@ -114,6 +113,36 @@ def backfill(
         dry_run=request.dry_run,
         where=next((condition.text for condition in run.conditions.values()), None),
     )
+
+
+def _chosen_rows(chosen: ChosenRows, run: _Run, request: BackfillRequest, alone: _Alone) -> tuple[int, _Run]:
+    """Compare and read without the lock, then publish under it."""
+    with run.pipeline.reading():
+        chosen.compare(run.progress)
+        reach("backfill.compared")
+    run.done = chosen.reports
+    if not chosen.has_rows:
+        return chosen.snapshot.lsn, run
+    with alone():
+        lsn, run = _publish_chosen(chosen, run, request)
+        confirm_position(run.pipeline)
+        return lsn, run
+
+
+def _ahead(whole: WholeTables, run: _Run, request: BackfillRequest, alone: _Alone) -> tuple[int, _Run]:
+    """Read whole tables without the lock, then publish them under it."""
+    pipeline = run.pipeline
+    with pipeline.reading():
+        whole.read(run.progress)
+        reach("backfill.read")
+    run.done = whole.reports
+    with alone():
+        lsn = whole.publish(run.wait_seconds, run.progress)
+        if lsn is None:
+            run = _Run(pipeline, {}, False, run.progress)
+            lsn = _whole_tables(pipeline, run, _published_tables(pipeline, request.tables))
+        confirm_position(pipeline)
+        return lsn, run
 
 
 def _publish_chosen(chosen: ChosenRows, run: _Run, request: BackfillRequest) -> tuple[int, _Run]:
@@ -179,14 +208,30 @@ class _Run:
     at_slot: bool = False
     done: list[TableBackfilled] = field(default_factory=list)
 
-    def begin(self, tables: Sequence[SourceTable], resources: ExitStack) -> ChosenRows:
-        """Bring the lake to a snapshot of the source, under which rows are compared without the lock."""
+    def begin(self, tables: Sequence[SourceTable], resources: ExitStack) -> ChosenRows | WholeTables | None:
+        """Bring the lake to a snapshot of the source, under which rows are read without the lock.
+
+        None if whole tables are to be read under it.
+        """
+        if not self.conditions and not self.dry_run:
+            return self._begin_ahead(tables, resources)
         snapshot = resources.enter_context(self._at_snapshot(tables))
         if self.conditions:  # what was met on the way here may have set one of them aside
             _refuse_aside(self.pipeline, tables)
         return ChosenRows.begin(
             self.pipeline, tables, self.conditions, snapshot, resources, dry_run=self.dry_run
         )
+
+    def _begin_ahead(self, tables: Sequence[SourceTable], resources: ExitStack) -> WholeTables | None:
+        if not ahead.suits(self.pipeline, tables):
+            return None
+        try:
+            snapshot = resources.enter_context(self._at_snapshot(tables))
+        except ApplyError:
+            return None  # the way under the lock knows what to do about it
+        if not ahead.suits(self.pipeline, tables):  # what was met on the way here may have changed that
+            return None
+        return WholeTables.begin(self.pipeline, tables, snapshot, resources)
 
     def at_one_point(self, tables: Sequence[SourceTable]) -> int:
         """Read all of the tables at one LSN, and return it."""

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 
 from slotlake.decoder.catalog.condition import Condition
 from slotlake.decoder.catalog.publications import SourceTable
-from slotlake.decoder.changelog.batches import Batch, batch_positions, batches
+from slotlake.decoder.changelog.batches import Batch
 from slotlake.decoder.changelog.touched import touched_keys
-from slotlake.decoder.errors import ChangeLogError
 from slotlake.decoder.server.position import source_position
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.advance.advance import advance
+from slotlake.infra.backfill.batches_between import batches_between
 from slotlake.infra.backfill.publishing import backfill_point, publish
 from slotlake.infra.backfill.report import TableBackfilled
 from slotlake.infra.backfill.rows import Difference, amending, compare, read_rows, stage_rows
@@ -159,7 +159,7 @@ class ChosenRows:
         from slotlake.spark.read.point import ReadPoint
 
         since = self.snapshot.lsn
-        chain = _chain(self.pipeline, since, position)
+        chain = batches_between(self.pipeline, since, position)
         if chain is None:
             return False
         latest, verified = ReadPoint.latest(self.pipeline.lake), read_verified(self.pipeline.file.state_dir)
@@ -185,24 +185,3 @@ def _touches(chain: Sequence[Batch], difference: Difference) -> bool:
     ours = set(zip(*(keys[name].to_pylist() for name in table.key), strict=True))
     theirs = zip(*(touched.keys[name].to_pylist() for name in table.key), strict=True)
     return bool(touched.unknown) or not ours.isdisjoint(theirs)
-
-
-def _chain(pipeline: OpenPipeline, since: int, position: int) -> list[Batch] | None:
-    """The batches that lead from one position to another; None if the change log has them no more."""
-    if position < since:
-        return None
-    if pipeline.stored is not None:
-        pipeline.stored.fetch(lambda name: since < (batch_positions(name) or (0, 0))[1] <= position)
-    by_start = {
-        positions[0]: (positions[1], path)
-        for path in batches(pipeline.file.changelog_dir)
-        if (positions := batch_positions(path.name)) is not None and positions[0] < positions[1] <= position
-    }
-    chain: list[Batch] = []
-    try:
-        while since < position:
-            since, path = by_start[since]
-            chain.append(Batch.open(path))
-    except (KeyError, ChangeLogError):
-        return None
-    return chain if since == position else None

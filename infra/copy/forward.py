@@ -135,15 +135,19 @@ def changed_keys(
     batch = settings.pull(*positions, tell)
     try:
         keys = {table: named_keys(batch, table) for table in rows}
-        return {
-            table: None if _too_many(keys[table], count) else keys[table] for table, count in rows.items()
-        }
+        return {table: None if too_many(keys[table], count) else keys[table] for table, count in rows.items()}
     finally:
         # It ends where the lake will begin; nobody applies it.
         shutil.rmtree(batch.path, ignore_errors=True)
 
 
-def _too_many(keys: pa.Table | None, rows: int) -> bool:
+def too_many(keys: pa.Table | None, rows: int) -> bool:
+    """Return whether a new copy costs less than reading the rows with these keys again.
+
+    Args:
+        keys: the keys; None: nothing is to be read again.
+        rows: about how many rows the table has.
+    """
     return keys is not None and keys.num_rows > min(KEYS_MAX, max(1000, rows * _SHARE_MAX))
 
 

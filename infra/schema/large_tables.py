@@ -65,8 +65,6 @@ def resumable_by_size(
 
 def large(pipeline: OpenPipeline, tables: Sequence[SourceTable]) -> list[SourceTable]:
     """Return the tables that take too long for one sync, and can be copied over several."""
-    from slotlake.spark.read.point import ReadPoint
-
     begun_tables = JoiningRecord(pipeline.file.state_dir / RECOPYING_FOLDER).joining.keys()
     bytes_max = pipeline.file.source.copy_seconds_per_sync * BYTES_PER_SECOND
 
@@ -77,10 +75,26 @@ def large(pipeline: OpenPipeline, tables: Sequence[SourceTable]) -> list[SourceT
     candidates = [table for table in tables if not stops_all(pipeline, (table.schema, table.table))]
     if not candidates:
         return []
+    return replaced_in_place(pipeline, candidates, is_wanted)
+
+
+def replaced_in_place(
+    pipeline: OpenPipeline,
+    tables: Sequence[SourceTable],
+    is_wanted: Callable[[SourceTable, Sequence[Part]], bool],
+) -> list[SourceTable]:
+    """Return the tables whose copy can be brought forward, and takes the same rows and columns as the lake's.
+
+    Args:
+        pipeline: the pipeline, with its source and lake.
+        tables: published tables.
+        is_wanted: says by a table's ranges whether it is returned.
+    """
+    from slotlake.spark.read.point import ReadPoint
+
     mirrors = {(each.schema, each.table): each for each in ReadPoint.latest(pipeline.lake).tables()}
-    return resumable_by_size(
-        pipeline, [table for table in candidates if _takes_the_same(table, mirrors)], is_wanted
-    )
+    same = [table for table in tables if _takes_the_same(table, mirrors)]
+    return resumable_by_size(pipeline, same, is_wanted)
 
 
 def _takes_the_same(table: SourceTable, mirrors: Mapping[Name, TableSchema]) -> bool:

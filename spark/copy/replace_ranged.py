@@ -65,6 +65,7 @@ class RangedReplacement:
     Args:
         point: where the lake stands, and the tables will.
         final: a table's shape as it is published; of its columns it says what the given one says.
+        why: why the tables are replaced.
     """
 
     def __init__(
@@ -73,8 +74,10 @@ class RangedReplacement:
         lake: LakeSettings,
         point: Point,
         final: Callable[[TableSchema], TableSchema],
+        why: str = "copied again",
     ) -> None:
         self._session, self._lake, self._point, self._final = session, lake, point, final
+        self._why = why
         self._staged: dict[str, tuple[list[LakeName], int]] = {}
 
     def begin(self, schemas: Iterable[TableSchema]) -> None:
@@ -150,7 +153,7 @@ class RangedReplacement:
         name = schema.lake_name(self._lake.namespace)
         directory = exchange.make_directory(_place(self._lake, name) / _DATA)
         target = _target(self._load(name), schema, directory)
-        return _RangedCopy(schema, directory, 0, "copied again", target)
+        return _RangedCopy(schema, directory, 0, self._why, target)
 
 
 def remove_ranges(lake: LakeSettings, names: Collection[LakeName]) -> None:

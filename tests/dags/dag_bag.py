@@ -17,7 +17,9 @@ except ImportError:  # Airflow 3.1
     from airflow.models.dagbag import DagBag
 bag = DagBag(Path(sys.argv[1]))
 dags = {dag.dag_id: [dag.fileloc, *dag.task_ids] for dag in bag.dags.values()}
-print(json.dumps({"dags": dags, "errors": {str(k): v for k, v in bag.import_errors.items()}}))
+pools = {dag.dag_id: {task.task_id: task.pool for task in dag.tasks} for dag in bag.dags.values()}
+errors = {str(k): v for k, v in bag.import_errors.items()}
+print(json.dumps({"dags": dags, "pools": pools, "errors": errors}))
 """
 
 
@@ -30,7 +32,8 @@ def read_dags(python: Path, folder: Path, pipelines: Path, home: Path, path: str
         path: the value of ``PYTHONPATH``; none for an installed slotlake.
 
     Returns:
-        ``dags``: per DAG the file it is from and its tasks; ``errors``: per file what is wrong.
+        ``dags``: per DAG the file it is from and its tasks; ``pools``: per DAG and task its pool; ``errors``:
+        per file what is wrong.
     """
     variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     home.mkdir(parents=True, exist_ok=True)

@@ -79,3 +79,9 @@ def test_the_folder_of_dag_files_is_a_dags_folder_too(pipelines: Path) -> None:
     assert set(read["dags"]) == {f"cdc_{kind}_{name}" for kind in KINDS for name in "ab"}
     assert read["errors"] == {}
     assert {Path(dag[0]).parent for dag in read["dags"].values()} == {ROOT / "dags"}
+    # What may take long holds no place of the pipeline's pool: micro-batches go on meanwhile.
+    pools = {dag: set(tasks.values()) for dag, tasks in read["pools"].items()}
+    assert {pools[f"cdc_{kind}_a"].pop() for kind in ("verify", "maintenance", "backfill", "monitor")} == {
+        "default_pool"
+    }
+    assert pools["cdc_sync_a"] == {"slotlake_slot_a"}

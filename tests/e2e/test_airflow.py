@@ -450,7 +450,7 @@ def _all_ended(desk: Stack, backfill: int) -> bool:
 
 
 def test_maintenance_runs_beside_micro_batches(desk: Stack, connect: str) -> None:
-    """Both take the pipeline's one place in the pool; readers, and the source, see no difference."""
+    """They take turns with the pipeline's lock; readers, and the source, see no difference."""
     with Pipeline.open(desk.file, remote=connect) as pipeline:
         for number in range(3):
             desk.database.execute(
