@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 BYTES_MIN = 16 << 20  # what is smaller is read in less than a second, and batches may wait for that
 _KEYS_PER_QUERY = 100_000
+_PURPOSE = "backfilling"
 
 
 def suits(pipeline: OpenPipeline, tables: Sequence[SourceTable]) -> bool:
@@ -156,6 +157,7 @@ class WholeTables:
     def _publish_at(
         self, later: ExportedSnapshot, stale: Mapping[SourceTable, pa.Table], progress: Progressing
     ) -> None:
+        require_as_copied(self.pipeline, self.schemas, self.fingerprints)
         place = self._place(later.lsn)
         place.begin(self.schemas.values())
         for table, keys in stale.items():
@@ -226,7 +228,7 @@ class WholeTables:
 
         point = backfill_point(self.pipeline, lsn, list(self.schemas), 0)
         return RangedReplacement(
-            self.pipeline.session, self.pipeline.lake, point, lambda schema: schema, "asked for"
+            self.pipeline.session, self.pipeline.lake, point, lambda schema: schema, _PURPOSE
         )
 
     def _lake_name(self, schema: TableSchema) -> LakeName:
@@ -235,4 +237,5 @@ class WholeTables:
     def _clear(self) -> None:
         from slotlake.spark.copy.replace_ranged import remove_ranges
 
-        remove_ranges(self.pipeline.lake, [self._lake_name(schema) for schema in self.schemas.values()])
+        names = [self._lake_name(schema) for schema in self.schemas.values()]
+        remove_ranges(self.pipeline.lake, names, _PURPOSE)

@@ -1,9 +1,11 @@
 """Replaces the whole content of lake tables by rows that were read range by range, over days if need be.
 
 The ranges' files lie in ``<warehouse>/_slotlake/recopying/…``, and stay there between the processes that read
-them.  They have the field ids of the lake's table, so in the end they are linked to its folder and become its
-own, and nothing is written twice: what is published takes a DELETE of the rows that were changed since.  What
-becomes of the table's shape is as with any other copy that replaces a table (`spark.copy.replace`).
+them; those of a backfill lie in ``backfilling``, because a table may be set aside and be copied again while a
+backfill reads it.  They have the field ids of the lake's table, so in the end they are linked to its folder
+and become its own, and nothing is written twice: what is published takes a DELETE of the rows that were
+changed since.  What becomes of the table's shape is as with any other copy that replaces a table
+(`spark.copy.replace`).
 
 Fields that the lake's table lacks are made when the copy begins, empty, and no shape knows of them until the
 rows are published.  A companion for exact texts is not: files that need one which the table lacks are read by
@@ -46,6 +48,7 @@ from slotlake.spark.tables.metadata import STAGE, Metadata
 from slotlake.spark.tables.schema import TableSchema, schema_of
 
 _DATA, _KEYS = "data", "keys"
+_WHY = {"recopying": "copied again", "backfilling": "asked for"}
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class RangedReplacement:
     Args:
         point: where the lake stands, and the tables will.
         final: a table's shape as it is published; of its columns it says what the given one says.
-        why: why the tables are replaced.
+        purpose: ``recopying``, or ``backfilling``; the name of the folder.
     """
 
     def __init__(
@@ -74,10 +77,10 @@ class RangedReplacement:
         lake: LakeSettings,
         point: Point,
         final: Callable[[TableSchema], TableSchema],
-        why: str = "copied again",
+        purpose: str = "recopying",
     ) -> None:
         self._session, self._lake, self._point, self._final = session, lake, point, final
-        self._why = why
+        self._purpose = purpose
         self._staged: dict[str, tuple[list[LakeName], int]] = {}
 
     def begin(self, schemas: Iterable[TableSchema]) -> None:
@@ -95,7 +98,7 @@ class RangedReplacement:
                 table, _ = rename_reserved_columns(catalog, table, load_derived_tables(pointers, name))
             for change in field_changes(table, self._lake.catalog, _shape(table, schema)):
                 run(self._session, table, change)
-            for entry in _place(self._lake, name).glob("*"):
+            for entry in _place(self._lake, name, self._purpose).glob("*"):
                 if entry.name != _DATA:
                     exchange.remove_directory(entry)
 
@@ -151,19 +154,19 @@ class RangedReplacement:
 
     def _table_copy(self, schema: TableSchema) -> _RangedCopy:
         name = schema.lake_name(self._lake.namespace)
-        directory = exchange.make_directory(_place(self._lake, name) / _DATA)
+        directory = exchange.make_directory(_place(self._lake, name, self._purpose) / _DATA)
         target = _target(self._load(name), schema, directory)
-        return _RangedCopy(schema, directory, 0, self._why, target)
+        return _RangedCopy(schema, directory, 0, _WHY[self._purpose], target)
 
 
-def remove_ranges(lake: LakeSettings, names: Collection[LakeName]) -> None:
-    """Remove all that is copied of these tables."""
+def remove_ranges(lake: LakeSettings, names: Collection[LakeName], purpose: str = "recopying") -> None:
+    """Remove all that is copied of these tables for a purpose."""
     for name in names:
-        exchange.remove_directory(_place(lake, name))
+        exchange.remove_directory(_place(lake, name, purpose))
 
 
-def _place(lake: LakeSettings, name: LakeName) -> Path:
-    return exchange.exchange_path(lake, "recopying", name.namespace, name.table)
+def _place(lake: LakeSettings, name: LakeName, purpose: str) -> Path:
+    return exchange.exchange_path(lake, purpose, name.namespace, name.table)
 
 
 def _shape(table: Loaded, schema: TableSchema) -> TableSchema:
