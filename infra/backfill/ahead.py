@@ -126,7 +126,8 @@ class WholeTables:
             except ChangedMeanwhileError:
                 return
             rows = sum(file.rows for file in files)
-            self.reports.append(TableBackfilled(schema.source_name, str(self._lake_name(schema)), rows))
+            names = f"{table.schema}.{table.table}", str(self._lake_name(schema))
+            self.reports.append(TableBackfilled(*names, rows))
         self._is_read = True
 
     def publish(self, wait_seconds: float, progress: Progressing) -> int | None:
