@@ -160,7 +160,13 @@ class RangedReplacement:
 
 
 def remove_ranges(lake: LakeSettings, names: Collection[LakeName], purpose: str = "recopying") -> None:
-    """Remove all that is copied of these tables for a purpose."""
+    """Remove all that is copied of these tables.
+
+    Args:
+        lake: the lake.
+        names: the tables.
+        purpose: as of a `RangedReplacement`.
+    """
     for name in names:
         exchange.remove_directory(_place(lake, name, purpose))
 

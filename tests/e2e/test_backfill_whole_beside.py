@@ -25,7 +25,7 @@ Both = tuple[Database, Pipeline, Pipeline]
 LONG = bool(os.environ.get("SLOTLAKE_TEST_LONG"))
 TABLES = ["items", "parts", "spread", "kept", "log"]
 CHOSEN = [f"public.{table}" for table in TABLES[:-1]]  # what has a key
-# A value that the server does not send again; a key of two columns, exact texts, versions of rows; partitions;
+# A value that the server does not send again; a key of two columns, exact texts, versions; partitions;
 # deleted rows that stay.
 SETUP = """
 CREATE TABLE items (id int PRIMARY KEY, v text, long text);
