@@ -134,7 +134,8 @@ def one_report(reports: Sequence[Report]) -> Report:
             tables[name] = joined(tables.get(name), table)
     scope = ", ".join(report.scope for report in reports)
     seconds = sum(report.seconds for report in reports)
-    return replace(reports[-1], tables=tables, scope=scope, seconds=round(seconds, 3))
+    docs = next((report.data_docs for report in reversed(reports) if report.data_docs), "")
+    return replace(reports[-1], tables=tables, scope=scope, seconds=round(seconds, 3), data_docs=docs)
 
 
 @dataclass(frozen=True)
@@ -178,6 +179,7 @@ class Report:
         scope: which rows were compared, one of SCOPES.
         source_seconds: for which the source worked; None if that was not measured.
         suites: the user's suites that were checked at this position.
+        data_docs: the index page of the Data Docs, which this machine has; empty if none were written.
     """
 
     lsn: str
@@ -186,6 +188,7 @@ class Report:
     scope: str = FULL
     source_seconds: float | None = None
     suites: tuple[SuiteResult, ...] = ()
+    data_docs: str = ""
 
     @property
     def equal(self) -> bool:
@@ -202,5 +205,5 @@ class Report:
         tables = {name: table.as_dict() for name, table in self.tables.items()}
         whole = {"equal": self.equal, "lsn": self.lsn, "seconds": self.seconds, "scope": self.scope}
         suites = [{"success": suite.success} | asdict(suite) for suite in self.suites]
-        more = {"suites": suites} if suites else {}
+        more = {**({"suites": suites} if suites else {}), "data_docs": self.data_docs}
         return {**whole, "source_seconds": self.source_seconds, "tables": tables, **more}

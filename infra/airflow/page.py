@@ -27,6 +27,7 @@ from slotlake.infra.airflow import scheduling
 from slotlake.infra.airflow.base_path import base_path
 from slotlake.infra.airflow.histories import Histories
 from slotlake.infra.config.pipeline_file import PipelineFile, load_pipeline
+from slotlake.infra.health.data_docs import data_docs, page_of
 from slotlake.infra.health.html import Links, document
 from slotlake.infra.health.metrics import CONTENT_TYPE, metrics_text
 from slotlake.infra.health.model import Health, health_from, health_of
@@ -49,6 +50,7 @@ def make_app() -> FastAPI:
     )
     app.get("/")(fleet)
     app.get("/pipeline/{name}")(pipeline)
+    app.get("/pipeline/{name}/data-docs/{path:path}")(data_docs_page)
     app.get("/dag/{dag_id}")(dag)
     app.get("/metrics")(metrics)
     return app
@@ -76,6 +78,28 @@ def pipeline(request: Request, name: str, user: User) -> HTMLResponse:
     if file is None or not known:
         raise HTTPException(404, "there is no such pipeline")
     return _page(request, [], [(known[0], file)], show_keys=_may_see_keys(request, name, user))
+
+
+def data_docs_page(request: Request, name: str, path: str, user: User) -> HTMLResponse:
+    """Show a page of Great Expectations' Data Docs, which have keys of differing rows.
+
+    Args:
+        request: of the browser.
+        name: the pipeline's.
+        path: of the page, from the folder of the index page on.
+        user: of Airflow.
+
+    Raises:
+        HTTPException: the user may not see keys (403), or there is no such page (404).
+    """
+    requires_access_dag("GET", param_dag_id=sync_dag(name))(request, user)
+    if not _may_see_keys(request, name, user):
+        raise HTTPException(403, f"needs the right to change {sync_dag(name)}, and {_SHOW_KEYS}=1")
+    file = next((file for file in _pipelines() if file.name == name), None)
+    page = None if file is None else page_of(file, path)
+    if page is None:
+        raise HTTPException(404, "there is no such page")
+    return HTMLResponse(page.read_bytes(), headers=_headers("style-src 'unsafe-inline'"))
 
 
 def dag(request: Request, dag_id: str, user: User) -> HTMLResponse:
@@ -120,23 +144,34 @@ def _page(
     request: Request, pipelines: list[Health], detailed: list[tuple[Health, PipelineFile]], *, show_keys: bool
 ) -> HTMLResponse:
     here = f"{base_path()}/slotlake"
+
+    def run_page(dag_id: str, run: str) -> str:
+        return f"{base_path()}/dags/{quote(dag_id)}/runs/{quote(run, safe='')}"
+
+    def docs(file: PipelineFile) -> str | None:
+        there = show_keys and data_docs(file) is not None
+        return f"{here}/pipeline/{quote(file.name)}/data-docs/index.html" if there else None
+
     links = Links(
         pipeline=lambda name: f"{here}/pipeline/{quote(name)}",
-        run=lambda dag_id, run: f"{base_path()}/dags/{quote(dag_id)}/runs/{quote(run, safe='')}",
+        run=run_page,
+        task=lambda dag_id, run, task: f"{run_page(dag_id, run)}/tasks/{quote(task, safe='')}",
         fleet=f"{here}/" if detailed else None,
+        data_docs=docs,
     )
     nonce = secrets.token_urlsafe(16)
     text = document(pipelines, detailed, version=VERSION, links=links, show_keys=show_keys, nonce=nonce)
-    policy = f"default-src 'none'; style-src 'nonce-{nonce}'; base-uri 'none'; form-action 'none'"
-    return HTMLResponse(
-        text,
-        headers={
-            "Content-Security-Policy": f"{policy}; frame-ancestors 'self'",
-            "X-Content-Type-Options": "nosniff",
-            "Referrer-Policy": "same-origin",
-            "Cache-Control": "no-store",
-        },
-    )
+    return HTMLResponse(text, headers=_headers(f"style-src 'nonce-{nonce}'"))
+
+
+def _headers(style: str) -> dict[str, str]:
+    policy = f"default-src 'none'; {style}; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+    return {
+        "Content-Security-Policy": policy,
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "same-origin",
+        "Cache-Control": "no-store",
+    }
 
 
 # A request must not parse a hundred files that have not changed: what was read, by what the disk says of it.

@@ -290,6 +290,7 @@ def verify(
                     *_different_tables(report["tables"]),
                     f"lake and source differ at {report['lsn']}",
                     f"  what to do: slotlake verify {Path(pipeline_file).name} lists the keys that differ",
+                    *([f"  Data Docs: {docs}"] if (docs := report.get("data_docs")) else []),
                 ]
             )
         )

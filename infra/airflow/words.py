@@ -72,6 +72,8 @@ def _verify(report: Mapping[str, Any]) -> _Lines:
             yield _GOOD, f"{name}: equal, {table['source_rows']:,} rows"
         else:
             yield _BAD, table_differs(name, table)
+    if report.get("data_docs"):
+        yield _GOOD, f"Data Docs: {report['data_docs']}"
     equal = sum(table["equal"] for table in report["tables"].values())
     yield _GOOD, f"compared at {report['lsn']}: {equal:,} of {len(report['tables']):,} tables are equal"
 

@@ -6,6 +6,7 @@ snapshot of the source and an immutable point of the lake (`Begun.finish`), and 
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -100,7 +101,7 @@ class Begun:
         with pipeline.reading():
             note_outcome(self.comparison, report)
             if report.scope == FULL or not report.equal:
-                _write_docs(pipeline, report)
+                report = replace(report, data_docs=_write_docs(pipeline, report))
         return report
 
     def stop(self) -> None:
@@ -278,12 +279,12 @@ def _comparable_at(
     return [table for table in tables if table.relation_id in visible_oids]
 
 
-def _write_docs(pipeline: OpenPipeline, report: Report) -> None:
+def _write_docs(pipeline: OpenPipeline, report: Report) -> str:
     from slotlake.expectations.suite import validate
 
     folder = pipeline.file.state_dir / "expectations"
     with exclusive(folder, pipeline.name, DOCS_SECONDS, "verify: Data Docs"):
-        validate(report, folder, pipeline.name, user_project(pipeline.file).actions())
+        return str(validate(report, folder, pipeline.name, user_project(pipeline.file).actions()).data_docs)
 
 
 def summary(report: Report) -> dict[str, Any]:
@@ -292,6 +293,7 @@ def summary(report: Report) -> dict[str, Any]:
         "equal": report.equal,
         "lsn": report.lsn,
         "scope": report.scope,
+        "data_docs": f"{report.data_docs} on {socket.gethostname()}" if report.data_docs else "",
         **({"failed_suites": [str(s) for s in report.suites if not s.success]} if report.suites else {}),
         "tables": {
             name: {

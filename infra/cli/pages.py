@@ -128,8 +128,10 @@ def _files(paths: list[Path]) -> list[PipelineFile]:
 
 
 def _data_docs(file: PipelineFile) -> str | None:
-    pages = sorted((file.state_dir / "expectations").glob("gx/uncommitted/data_docs/*/index.html"))
-    return str(pages[0]) if pages else None
+    from slotlake.infra.health.data_docs import data_docs
+
+    index = data_docs(file)
+    return None if index is None else index.resolve().as_uri()
 
 
 def _looked_at(file: Path) -> Health:

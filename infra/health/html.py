@@ -7,6 +7,7 @@ gets in; the keys of differing rows only if the caller says so.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from slotlake.infra.config.pipeline_file import PipelineFile
 from slotlake.infra.health import words
@@ -32,12 +34,14 @@ class Links:
     Attributes:
         pipeline: name → address of the pipeline's page.
         run: DAG id and run id → address of that run.
+        task: DAG id, run id and task id → address of that task's log.
         fleet: address of the page of all pipelines.
         data_docs: pipeline → address of Great Expectations' Data Docs.
     """
 
     pipeline: Callable[[str], str | None] = lambda name: f"#{name}"
     run: Callable[[str, str], str | None] = lambda dag, run: None
+    task: Callable[[str, str, str], str | None] = lambda dag, run, task: None
     fleet: str | None = None
     data_docs: Callable[[PipelineFile], str | None] = lambda file: None
 
@@ -135,6 +139,11 @@ def _share(copied: dict[str, Any] | None) -> float | None:
     return round(100 * float(copied["ranges_done"]) / float(copied["ranges"]), 1)
 
 
+def _code(text: str) -> Markup:
+    """Return a text with what is between backticks as code; all else is escaped."""
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704  escaped before
+
+
 @cache
 def _environment() -> Environment:
     environment = Environment(
@@ -154,5 +163,7 @@ def _environment() -> Environment:
         "batch_end": words.batch_end,
         "differ": words.rows_differ,
         "split": split_of,
+        "code": _code,
+        "scope": words.scope,
     }
     return environment

@@ -49,6 +49,12 @@ def rows_differ(number: int) -> str:
     return "1 row differs" if number == 1 else f"{number:,} rows differ"
 
 
+def scope(name: str) -> str:
+    """Return which rows a verification compared, in words: of `full`, `changed`, `rolling`, or several."""
+    said = {"full": "all", "changed": "those that changed", "rolling": "slices"}
+    return ", ".join(said.get(each, each) for each in name.split(", "))
+
+
 def rows_rate(number: float | None) -> str:
     """Return rows in a second, as ``12.5/s``."""
     if number is None:

@@ -109,6 +109,8 @@ import os; os._exit(0)  # as a task's process ends
 @pytest.mark.seconds
 def test_gauges_go_where_airflow_sends_its_own(tmp_path: Path) -> None:
     """By OpenTelemetry, to a real collector's port; a task's process sends them before it ends."""
+    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+
     with _collector() as (port, bodies):
         metrics = {"OTEL_ON": "True", "OTEL_HOST": "127.0.0.1", "OTEL_PORT": str(port)}
         own = {f"AIRFLOW__METRICS__{name}": value for name, value in metrics.items()}
@@ -120,7 +122,15 @@ def test_gauges_go_where_airflow_sends_its_own(tmp_path: Path) -> None:
             capture_output=True,
             check=True,
         )
-    assert any(b"airflow.slotlake.shop.lag_bytes" in body for body in bodies)
+    gauges = {
+        metric.name: (point.as_double, {each.key: each.value.string_value for each in point.attributes})
+        for body in bodies
+        for resource in ExportMetricsServiceRequest.FromString(body).resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        for point in metric.gauge.data_points
+    }
+    assert gauges["airflow.slotlake.shop.lag_bytes"] == (5.0, {"pipeline": "shop"})
 
 
 @contextmanager

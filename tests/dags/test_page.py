@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import importlib
+import io
+import logging
+import re
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from slotlake.expectations.results import Difference, Report, TableResult
 from slotlake.infra.airflow.histories import Histories
+from slotlake.infra.airflow.words import log_step
+from slotlake.infra.care.verification import _write_docs, summary
+from slotlake.infra.cli.texts.work import verify_text
 from slotlake.infra.config.pipeline_file import load_pipeline
+from slotlake.infra.health.data_docs import data_docs
 from slotlake.infra.health.model import PERIODS
 from slotlake.infra.journal.recorded import Recorded, in_store
 from slotlake.infra.journal.shared import SharedJournal
@@ -74,10 +85,12 @@ def test_no_route_answers_a_stranger(app: Any) -> None:
 
     client = TestClient(app)
     paths = [route.path for route in app.routes if isinstance(route, APIRoute)]
-    assert paths == ["/", "/pipeline/{name}", "/dag/{dag_id}", "/metrics"]
+    docs = "/pipeline/{name}/data-docs/{path:path}"
+    assert paths == ["/", "/pipeline/{name}", docs, "/dag/{dag_id}", "/metrics"]
     assert len(app.routes) == len(paths)  # no description of itself either
     for path in paths:
-        answer = client.get(path.format(name="shop", dag_id="cdc_sync_shop"))
+        asked = path.replace(":path", "").format(name="shop", dag_id="cdc_sync_shop", path="index.html")
+        answer = client.get(asked)
         assert (answer.status_code, "shop" in answer.text) == (401, False), path
 
 
@@ -104,6 +117,58 @@ def test_keys_need_the_variable_and_the_right_to_change(app: Any, monkeypatch: p
     assert "id=4711" in as_user(app, "cdc_sync_shop", ALL).get("/pipeline/shop").text
 
 
+def test_data_docs_are_for_those_who_may_see_keys(
+    app: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / ".slotlake" / "shop" / "expectations" / "gx/uncommitted/data_docs/local_site"
+    (site / "validations").mkdir(parents=True)
+    (site / "index.html").write_text("<p>all checks</p>")
+    (site / "validations" / "1.html").write_text("<p>id=4711</p>")
+    (site / "secret.json").write_text("{}")
+    (site.parent / "outside.html").write_text("outside")
+    docs = "/pipeline/shop/data-docs"
+    assert "data-docs" not in as_user(app, "cdc_sync_shop", ALL).get("/pipeline/shop").text
+    assert as_user(app, "cdc_sync_shop", ALL).get(f"{docs}/index.html").status_code == 403
+    monkeypatch.setenv("SLOTLAKE_SHOW_KEYS", "1")
+    assert as_user(app, "cdc_sync_shop").get(f"{docs}/index.html").status_code == 403
+    assert "data-docs" not in as_user(app, "cdc_sync_shop").get("/pipeline/shop").text
+    client = as_user(app, "cdc_sync_shop", ALL)
+    assert "/slotlake/pipeline/shop/data-docs/index.html" in client.get("/pipeline/shop").text
+    assert "all checks" in client.get(f"{docs}/index.html").text
+    answer = client.get(f"{docs}/validations/1.html")
+    assert "4711" in answer.text
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    for path in ("secret.json", "..%2Foutside.html", "%2Fetc%2Fpasswd", "validations", "no.html", ""):
+        assert client.get(f"{docs}/{path}").status_code == 404, path
+
+
+def test_the_data_docs_of_a_verification_are_named_and_shown(
+    app: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Great Expectations' own pages: the command, the task's log and the page say where they are."""
+    caplog.set_level(logging.INFO)
+    file = load_pipeline(tmp_path / "shop.yaml")
+    difference = Difference("different", {"id": "4711"}, ("v",))
+    table = TableResult("public.t", 1, 1, {"different": 1}, (difference,))
+    verified = Report("0/1A2B", {"public.t": table})
+    opened: Any = SimpleNamespace(file=file, name=file.name)
+    verified = replace(verified, data_docs=_write_docs(opened, verified))
+    assert verified.data_docs == str(data_docs(file))
+    assert verified.as_dict()["data_docs"] == verified.data_docs
+    console = Console(width=200, record=True, file=io.StringIO())
+    verify_text(verified, console)
+    assert f"Data Docs: {verified.data_docs}" in console.export_text()
+    log_step("verify", summary(verified))
+    assert any(f"Data Docs: {verified.data_docs} on " in record.message for record in caplog.records)
+    monkeypatch.setenv("SLOTLAKE_SHOW_KEYS", "1")
+    client, here = as_user(app, "cdc_sync_shop", ALL), "/pipeline/shop/data-docs"
+    index = client.get(f"{here}/index.html").text
+    assert "checks of the lake" in index
+    pages = re.findall(r'href="(validations/[^"]+)"', index)
+    assert pages
+    assert "public.t" in client.get(f"{here}/{pages[0]}").text
+
+
 def test_the_policy_lets_no_script_run_and_nobody_else_frame_it(app: Any) -> None:
     answer = as_user(app, "cdc_sync_shop").get("/dag/cdc_sync_shop")
     policy = answer.headers["content-security-policy"]
@@ -113,6 +178,9 @@ def test_the_policy_lets_no_script_run_and_nobody_else_frame_it(app: Any) -> Non
     assert f'<style nonce="{nonce}">' in answer.text
     assert EVIL not in answer.text
     assert "/dags/cdc_sync_shop/runs/scheduled__2030" in answer.text
+    assert (
+        answer.text.count('/runs/scheduled__2030/tasks/apply" title="log of the task apply">apply</a>') == 15
+    )
     assert answer.headers["cache-control"] == "no-store"
 
 

@@ -6,6 +6,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,15 @@ from slotlake import Pipeline
 from slotlake.decoder.errors import ChangeLogError
 from slotlake.infra.airflow.histories import Histories
 from slotlake.infra.archive.free_notes import StoredNotes
+from slotlake.infra.archive.state import StoredState
 from slotlake.infra.cli.main import main
 from slotlake.infra.config.pipeline_file import PipelineFile, load_pipeline
 from slotlake.infra.journal.recorded import Recorded
+from slotlake.infra.journal.segments import StoredJournal, forget
+from slotlake.infra.journal.shared import SharedJournal
 from slotlake.infra.local.object_store import LocalObjectStore
+from slotlake.spark.lake import LakeSettings
+from slotlake.spark.storage.settings import StorageSettings
 from tests.conftest import Database, fresh_database
 from tests.e2e.oracle import pipeline_file
 from tests.e2e.test_workers import TABLES, _change, _state_objects, shared_file
@@ -166,6 +172,42 @@ def _a_store_that_is_away(shop: Path, folder: Path) -> None:
     assert time.monotonic() - began < 1
     assert known is not None
     assert known.unread
+
+
+def test_many_machines_in_a_real_store(object_store: LocalObjectStore, tmp_path: Path) -> None:
+    """Segments become a base, by two that do it at once, and each reader counts each batch once."""
+    lake = LakeSettings(
+        "lake",
+        "sqlite://",
+        object_store.warehouse,
+        "shop",
+        storage=StorageSettings(**object_store.storage),
+    )
+    place = f"{object_store.warehouse}-state/{tmp_path.name}"
+
+    def notes() -> StoredNotes:
+        return StoredState.of(lake, place, "shop").free
+
+    reader, moment = StoredJournal(), time.time()
+    for number in range(60):
+        one = notes()
+        one.known = lambda: list(notes().listed())  # type: ignore[method-assign]
+        journal = SharedJournal(one)
+        facts = {"transactions": 1, "changes": 5, "bytes": 9, "last_commit": moment, "tables": {}}
+        part = {"batch": f"b-{number}", "steps": {"pull": 0.5, "confirm": 0.1}, "first_commit": moment}
+        journal.add_part({**facts, **part, "time": moment + number})
+        if number == 40:
+            with ThreadPoolExecutor(2) as pool:
+                list(pool.map(lambda journal: journal.end(), [journal, SharedJournal(one)]))
+        journal.end()
+        if number % 10 == 9:
+            assert reader.read(notes()).totals["batches"] == number + 1
+    assert StoredJournal().read(notes()).totals["batches"] == 60
+    names = [name for name in notes().listed() if name.startswith("journal/")]
+    assert sum("base" in name for name in names) == 1
+    assert len(names) < 25
+    forget(notes())
+    assert not notes().listed()
 
 
 def test_machines_that_share_a_folder(

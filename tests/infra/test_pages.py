@@ -79,6 +79,7 @@ def noted(
                 "tables": {},
                 "conflicts": {},
                 "run": ["cdc_sync_shop", "scheduled__2030"],
+                "tasks": {"pull": "pull", "apply": "apply", "publish": "publish", "confirm": "confirm"},
             }
         )
         journal.samples.append({"time": now - 3000 + number_ * 150, "retained_wal_bytes": 1 << 20})
@@ -151,7 +152,13 @@ def test_a_page_is_escaped_offline_and_without_a_script(tmp_path: Path) -> None:
     assert "http" not in re.sub(r"<style>.*?</style>", "", text, flags=re.DOTALL)
     assert "url(" not in text
     assert text.count("&lt;script&gt;alert(") >= 3  # the table, the failure, the difference
-    for words in ("2 rows differ", "37.5 % copied", "0/1A2B", "scheduled__2030", "slotlake backfill"):
+    for words in (
+        "2 rows differ",
+        "37.5 % copied",
+        "0/1A2B",
+        "scheduled__2030",
+        "<code>slotlake backfill</code>",
+    ):
         assert words in text
 
 

@@ -156,6 +156,22 @@ def test_steps_on_four_machines_are_one_batch_for_a_fifth(
     assert known.totals["batches"] == known.totals["lag_seconds"][""]["count"] == 1
 
 
+def test_a_batch_is_one_line_of_the_log(
+    machine: Callable[[], Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    """By who confirms it; where others do, by who publishes it."""
+    caplog.set_level(logging.INFO, logger="slotlake")
+    _one(machine(), 1)
+    batch: Any = _Batch(2)
+    pulling, publishing, confirming = machine(), machine(), machine()
+    notes.note_pulled(pulling, batch.name, 0.5)
+    notes.note_published(publishing, batch, 0.3)
+    notes.note_confirmed(confirming, 0.1, batch.name)
+    lines = [record.fields for record in caplog.records if record.message == "batch published"]  # type: ignore[attr-defined]
+    assert [line["batch"] for line in lines] == [_Batch(1).name, batch.name]
+    assert lines[0]["seconds"].keys() == {"wait", "pull", "apply", "publish", "confirm"}
+
+
 def test_each_reader_sees_all_machines_once(machine: Callable[[], Path], tmp_path: Path) -> None:
     one, two = machine(), machine()
     for number in range(3):
@@ -238,6 +254,33 @@ def test_segments_are_bounded_and_compacted_without_counting_twice(
     known = recorded(machine())
     assert (known.totals["batches"], known.totals["step_seconds"]["apply"]["count"]) == (130, 130)
     assert bucket.requests["put"] < 150
+
+
+def test_steps_of_a_batch_before_and_after_a_compaction(machine: Callable[[], Path], bucket: Bucket) -> None:
+    batch: Any = _Batch(1000)
+    steps: list[Callable[[Path], None]] = [
+        lambda at: notes.note_pulled(at, batch.name, 0.5),
+        lambda at: notes.note_applied(at, batch, 0.4, {"t": {"missing row": 1}}),
+        lambda at: notes.note_published(at, batch, 0.3),
+        lambda at: notes.note_confirmed(at, 0.1, batch.name),
+    ]
+    for place, step in enumerate(steps):
+        at = machine()
+        step(at)
+        shared.end_notes(at)
+        bases = {name for name in bucket.objects if "base" in name}
+        for number in range(segments._COMPACTED_FROM):
+            other = machine()
+            _one(other, 100 * place + number)
+            shared.end_notes(other)
+        assert {name for name in bucket.objects if "base" in name} != bases
+        counted = recorded(machine()).totals
+        published = place >= 2
+        assert counted["batches"] == (place + 1) * segments._COMPACTED_FROM + published
+        assert counted["step_seconds"]["pull"]["count"] == counted["batches"]
+    lines = segments.StoredJournal().read(bucket).batches
+    (line,) = [line for line in lines if line["batch"] == batch.name]
+    assert line["seconds"] == line["seconds"] | {"pull": 0.5, "apply": 0.4, "publish": 0.3, "confirm": 0.1}
 
 
 def test_a_compaction_that_was_killed_counts_nothing_twice(

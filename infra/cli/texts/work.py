@@ -153,6 +153,8 @@ def verify_text(report: Verification, console: Console) -> None:
             console.print(f"  {escape(name)}: {escape(str(difference))}")
     for suite in sorted(report.suites, key=lambda suite: suite.success):
         console.print(f"  {escape(str(suite))}")
+    if report.data_docs:
+        console.print(f"  Data Docs: {escape(report.data_docs)}", soft_wrap=True)
 
 
 _OF = {FULL: "", CHANGED: ": rows that changed", ROLLING: ": slices whose turn it is"}
