@@ -42,6 +42,7 @@ BENCHES = {
     "merge_1k_vs_plain_merge": "slotlake.bench.merge",
     "merge_unclustered_vs_plain_merge": "slotlake.bench.merge",
     "direct_vs_merge": "slotlake.bench.staging.direct",
+    "one_transaction_mib": "slotlake.bench.large",
     "one_row_sync_s": "slotlake.bench.sync",
     "lag_s": "slotlake.bench.sync",
     "lag_scheduled_s": "slotlake.bench.lag.scheduled",
@@ -52,8 +53,8 @@ BENCHES = {
     "upkept_vs_fresh": "slotlake.bench.upkeep",
     "last_update_vs_first": "slotlake.bench.updates",
     "s3_vs_folder": "slotlake.bench.buckets",
-    "verify_by_executors": "slotlake.bench.cluster",
-    "two_workers_vs_one": "slotlake.bench.cluster",
+    "verify_by_executors": "slotlake.bench.cluster.executors",
+    "two_workers_vs_one": "slotlake.bench.cluster.workers",
 }
 
 

@@ -27,13 +27,14 @@ def bench_pipeline(
     suffix: str = "",
     lake_more: Mapping[str, Any] | None = None,
     table_keys: Mapping[str, Mapping[str, Any]] | None = None,
+    source_more: Mapping[str, Any] | None = None,
     **sections: Mapping[str, Any],
 ) -> Iterator[Pipeline]:
     """A pipeline over these tables (names in schema public), initialised; Spark runs in this process.
 
     Args:
         suffix: of all names, where there is more than one pipeline.
-        lake_more: further keys of the section ``lake``.
+        lake_more: further keys of the section ``lake``; ``source_more``: of ``source``.
         table_keys: what the section ``tables`` says of a table.
         sections: further ones of the pipeline file.
     """
@@ -44,6 +45,7 @@ def bench_pipeline(
             "dsn": server.url(DATABASE),
             "publications": [f"{PUBLICATION}{suffix}"],
             "slot": f"{SLOT}{suffix}",
+            **(source_more or {}),
         },
         "lake": {
             "catalog": f"lake{suffix}",

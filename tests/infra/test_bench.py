@@ -246,6 +246,7 @@ LONGER = {
     "fold_vs_spark_window",
     "ten_of_a_thousand_vs_ten",
     "many_tables",
+    "one_transaction_mib",
     "one_row_sync_s",
     "lag_s",
     "lag_scheduled_s",
