@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from pyspark.sql import SparkSession
 
@@ -15,7 +17,12 @@ from slotlake.spark.tables.metadata import Metadata, head, summary
 
 # Of a table's files, which hold several times as much once they are read.
 _PARTITION_BYTES: Final = 64 << 20
+# Where there are more cores than such parts, they are made smaller, so that no core is idle.
+_PARTITION_BYTES_MIN: Final = 8 << 20
+_PARTITIONS_PER_CORE: Final = 2
 _PARTITIONS_MAX: Final = 20_000
+_CORES_SECONDS: Final = 60.0  # a server is asked again after this time: executors come and go
+_cores: WeakKeyDictionary[SparkSession, tuple[float, int]] = WeakKeyDictionary()
 # What is broadcast is in the heap twice for a moment, and Spark gives its heap to more than that.
 _HEAP_SHARE: Final = 10
 _HEAP_DEFAULT: Final = "1g"
@@ -25,7 +32,7 @@ _UNITS: Final = {"": 20, "k": 10, "m": 20, "g": 30, "t": 40}  # Spark takes a ba
 
 @contextmanager
 def shuffle_partitions(session: SparkSession, metadata: Metadata) -> Iterator[None]:
-    """Shuffle a large table in as many parts as its size asks for, for the time of the context.
+    """Shuffle a large table in as many parts as its size and the cores ask for, for the time of the context.
 
     A small table is left as it is: adaptive execution joins parts that are too small, and each costs a task.
     A value of the pipeline file (``spark.conf``) stays.
@@ -34,8 +41,10 @@ def shuffle_partitions(session: SparkSession, metadata: Metadata) -> Iterator[No
         session: the session.
         metadata: the table's.
     """
-    partitions = partitions_of(metadata)
-    if partitions <= SHUFFLE_PARTITIONS_MIN or given(session, SHUFFLE_PARTITIONS) is not None:
+    partitions = SHUFFLE_PARTITIONS_MIN
+    if given(session, SHUFFLE_PARTITIONS) is None:
+        partitions = partitions_of(session, metadata)
+    if partitions == SHUFFLE_PARTITIONS_MIN:
         yield
         return
     session.conf.set(SHUFFLE_PARTITIONS, str(partitions))
@@ -45,14 +54,18 @@ def shuffle_partitions(session: SparkSession, metadata: Metadata) -> Iterator[No
         session.conf.set(SHUFFLE_PARTITIONS, str(SHUFFLE_PARTITIONS_MIN))
 
 
-def partitions_of(metadata: Metadata) -> int:
+def partitions_of(session: SparkSession, metadata: Metadata) -> int:
     """Return in how many parts a table is shuffled.
 
     Args:
+        session: the session.
         metadata: the table's.
     """
     size = int(summary(head(metadata)).get("total-files-size", 0))
-    return min(_PARTITIONS_MAX, max(SHUFFLE_PARTITIONS_MIN, -(-size // _PARTITION_BYTES)))
+    partitions, most = -(-size // _PARTITION_BYTES), size // _PARTITION_BYTES_MIN
+    if most > SHUFFLE_PARTITIONS_MIN:
+        partitions = max(partitions, min(most, _PARTITIONS_PER_CORE * cores_of(session)))
+    return min(_PARTITIONS_MAX, max(SHUFFLE_PARTITIONS_MIN, partitions))
 
 
 def broadcast_bytes_max(session: SparkSession) -> int:
@@ -75,9 +88,12 @@ def cores_of(session: SparkSession) -> int:
     """
     if not is_remote(session):
         return int(session.sparkContext.defaultParallelism)
-    parts = f"SELECT spark_partition_id() AS part FROM range({_PARTITIONS_MAX})"
-    (row,) = session.sql(f"SELECT 1 + max(part) FROM ({parts})").collect()
-    return int(row[0])
+    asked, cores = _cores.get(session, (0.0, 0))
+    if not cores or time.monotonic() - asked > _CORES_SECONDS:
+        parts = f"SELECT spark_partition_id() AS part FROM range({_PARTITIONS_MAX})"
+        (row,) = session.sql(f"SELECT 1 + max(part) FROM ({parts})").collect()
+        asked, cores = _cores[session] = time.monotonic(), int(row[0])
+    return cores
 
 
 def _bytes(text: str) -> int:

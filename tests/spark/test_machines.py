@@ -14,6 +14,7 @@ import pytest
 from slotlake.decoder.errors import SetupError
 from slotlake.spark import session as sessions
 from slotlake.spark.merge import rows as spark_rows
+from slotlake.spark.merge import sizes
 from slotlake.spark.merge.rows import frame_by_session, read_files, view_of_rows
 from slotlake.spark.merge.sizes import broadcast_bytes_max, cores_of, partitions_of, shuffle_partitions
 from slotlake.spark.properties import SHUFFLE_PARTITIONS, SparkChoices, require_answering, this_machine
@@ -107,6 +108,7 @@ def test_rows_travel_in_tasks_that_keep_all_cores_busy(
     assert len(parts) == tasks
     assert max(part[0] for part in parts) - min(part[0] for part in parts) < tasks
     assert [own.conf.get(name, None) for name in names] == before
+    assert cores_of(own) == 2
 
 
 def test_files_are_read_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,11 +125,25 @@ def test_files_are_read_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("size", "partitions"), [(0, 4), (256 << 20, 4), (1 << 30, 16), (1 << 40, 16384), (1 << 50, 20000)]
+    ("size", "cores", "partitions"),
+    [
+        (0, 64, 4),
+        (256 << 20, 2, 4),
+        (1 << 30, 2, 16),
+        (1 << 40, 2, 16384),
+        (1 << 50, 2, 20000),
+        (32 << 20, 64, 4),
+        (256 << 20, 64, 32),
+        (1 << 30, 64, 128),
+        (1 << 40, 64, 16384),
+    ],
 )
-def test_a_large_table_is_shuffled_in_more_parts(session: Any, size: int, partitions: int) -> None:
+def test_a_large_table_is_shuffled_in_more_parts(
+    session: Any, size: int, cores: int, partitions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sizes, "cores_of", lambda _: cores)
     metadata = _metadata(size)
-    assert partitions_of(metadata) == partitions
+    assert partitions_of(session, metadata) == partitions
     with shuffle_partitions(session, metadata):
         assert session.conf.get(SHUFFLE_PARTITIONS) == str(partitions)
     assert session.conf.get(SHUFFLE_PARTITIONS) == "4"
