@@ -170,6 +170,58 @@ def test_executors_and_machines_die(database: Database, opening: Opening, cluste
         assert {table.lake_read_by for table in report.tables.values()} == {EXECUTORS}
 
 
+@LONG
+def test_replay_other_types_and_recover(
+    database: Database, opening: Opening, cluster: SparkCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An executor dies while each of them is at work."""
+    database.execute(
+        "CREATE TABLE a (id int PRIMARY KEY, v int, t text);"
+        f"INSERT INTO a SELECT g, g, repeat(md5(g::text), 2) FROM generate_series(1, {_ROWS // 3}) g"
+    )
+    pipeline = opening(["a"], extra="mode: [mirror, history]\n")
+    pipeline.init()
+    for number in range(2):
+        database.execute(f"UPDATE a SET v = v + 1 WHERE id % 4 = {number}; DELETE FROM a WHERE id = {number}")
+        pipeline.sync()
+
+    def kill() -> bool:
+        return cluster.kill_executor(0) or cluster.kill_executor(1)
+
+    with cluster.losing(kill, busy_seconds=0.1):
+        replayed = pipeline.replay("again")
+    assert (replayed.batches, replayed.copied_meanwhile) == (2, [])
+    for table in ("a", "a__history"):
+        rows = [f"SELECT * FROM lake.{namespace}.{table}" for namespace in ("shop", "again")]
+        for first, second in (rows, rows[::-1]):
+            assert pipeline.session.sql(f"{first} EXCEPT ALL {second}").count() == 0
+    # Every row of the lake equals the source's, so the column is widened; then one that must be copied.
+    database.execute("ALTER TABLE a ALTER v TYPE bigint; UPDATE a SET v = v + 5000000000 WHERE id % 3 = 0")
+    with cluster.losing(kill, busy_seconds=0.1):
+        pipeline.sync()
+    assert_equal(database, pipeline, ["a"])
+    database.execute("ALTER TABLE a ALTER t TYPE int USING length(t); UPDATE a SET t = id WHERE id < 1000")
+    with cluster.losing(kill, busy_seconds=0.1):
+        pipeline.sync()
+    assert_equal(database, pipeline, ["a"])
+    database.execute(f"SELECT pg_drop_replication_slot('{pipeline.source.slot}')")
+    database.execute("UPDATE a SET v = -v WHERE id % 10 = 0; DELETE FROM a WHERE id % 1000 = 1")
+    read: list[Any] = []
+    mapped = executors.ExecutorRows.mapped
+
+    def noted(rows: executors.ExecutorRows, *arguments: Any) -> Any:
+        read.append(rows.name)
+        return mapped(rows, *arguments)
+
+    monkeypatch.setattr(executors.ExecutorRows, "mapped", noted)
+    with cluster.losing(kill, busy_seconds=0.1):
+        [repaired] = pipeline.recover(carry_out=True).tables
+    assert repaired.how == "rows", repaired
+    assert read, "executors hashed the lake's rows"
+    assert_equal(database, pipeline, ["a"])
+    assert pipeline.verify().equal
+
+
 class _Elsewhere:
     """A pipeline open in a process of its own, which has Spark's driver in it."""
 
