@@ -100,11 +100,14 @@ def _target_bytes(pipeline: OpenPipeline) -> int:
 
 
 def _packed(pipeline: OpenPipeline, name: LakeName) -> TableCompacted | None:
+    from slotlake.spark.direct.compaction import pack_directly
     from slotlake.spark.maintenance.small_files import pack_table
 
-    started = time.monotonic()
+    started, target = time.monotonic(), _target_bytes(pipeline)
     try:
-        packed = pack_table(pipeline.session, pipeline.lake, name, pipeline.name, _target_bytes(pipeline))
+        packed = pack_table(
+            lambda: pipeline.session, pipeline.lake, name, pipeline.name, target, pack_directly
+        )
     except SlotlakeError as error:
         return TableCompacted(str(name), failed=error.what, seconds=round(time.monotonic() - started, 3))
     if packed is None:

@@ -1,4 +1,4 @@
-"""Writes snapshots without Spark: of small batches, and of files that were rewritten meanwhile.
+"""Writes snapshots without Spark: of small batches, of packed files, of files rewritten meanwhile.
 
-Others import `rewritten` and `stage`.
+Others import `compaction`, `rewritten` and `stage`.
 """

@@ -63,7 +63,7 @@ def require_suitable(work: Work, schema: TableSchema, parts: Sequence[SegmentFol
         (sum(part.changes for part in parts) > ROWS_MAX, "the batch is large"),
         (_files(metadata) > FILES_MAX, "the table has many files"),
         (any(pa.types.is_nested(c.representation.arrow) for c in schema.columns), "a column is nested"),
-        (_is_unusual(metadata), "the table's files are written in an unusual way"),
+        (is_unusual(metadata), "the table's files are written in an unusual way"),
         (_changes_fields(work, schema), "the table gets other fields"),
     )
     for applies, why in reasons:
@@ -80,7 +80,12 @@ def _files(metadata: Metadata) -> int:
     return int(summary(head(metadata)).get("total-data-files", 0))
 
 
-def _is_unusual(metadata: Metadata) -> bool:
+def is_unusual(metadata: Metadata) -> bool:
+    """Return whether a table's files are written in a way that only Iceberg's own writers know.
+
+    Args:
+        metadata: the table's metadata.
+    """
     properties = metadata.get("properties", {})
     return (
         any(name.startswith(_UNKNOWN) for name in properties)

@@ -45,24 +45,25 @@ def files_to_pack(live: Live, spec: int) -> list[str]:
     chosen: list[str] = []
     size = rows = 0
     for files in partitions.values():
-        for file in _packed(files):
-            size, rows = size + file.size, rows + file.file.record_count
-            if size > BYTES_MAX or rows > ROWS_MAX:
-                return []
-            chosen.append(file.location)
+        packed = _packed(files)
+        size += sum(file.size for file in packed)
+        rows += sum(file.file.record_count for file in packed)
+        if size > BYTES_MAX or rows > ROWS_MAX:  # the other partitions wait for a later batch
+            break
+        chosen += [file.location for file in packed]
     return chosen
 
 
 def _packed(files: Sequence[LiveFile]) -> list[LiveFile]:
     chosen: list[LiveFile] = []
     small: list[LiveFile] = []
-    size = 0
+    size = rows = 0
     for file in sorted(files, key=lambda each: each.size):
         fits = file.size <= size
-        if size + file.size > BYTES_MAX:
+        if size + file.size > BYTES_MAX or rows + file.file.record_count > ROWS_MAX:
             break
         small.append(file)
-        size += file.size
+        size, rows = size + file.size, rows + file.file.record_count
         if fits:
             chosen = list(small)
     return chosen if len(chosen) >= FILES_MIN else []

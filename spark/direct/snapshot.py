@@ -105,6 +105,20 @@ def with_snapshot(metadata: Metadata, live: Live, change: Change, entries: Mappi
     return _with_files(metadata, live, _files(metadata, live, change), entries, STAGE)
 
 
+def with_packed_files(metadata: Metadata, live: Live, change: Change) -> Metadata:
+    """Write a snapshot with the same rows in other files; return the metadata with it as ``main``.
+
+    Args:
+        metadata: the table's metadata.
+        live: the files of its main.
+        change: the rows of the files that leave, with their numbers.
+
+    Raises:
+        LakeError: a file cannot be written.
+    """
+    return _with_files(metadata, live, _files(metadata, live, change), {"operation": "replace"}, MAIN)
+
+
 def with_replaced(metadata: Metadata, live: Live, new: Sequence[LiveFile], old: Collection[str]) -> Metadata:
     """Write a snapshot that has other files with the same rows; return the metadata with it as ``main``.
 

@@ -11,12 +11,13 @@ packs (a logarithm), and not with each compaction; the sizes that stay are few, 
 all below it together.
 
 The work on a table is bounded (files below a share of the target size, no more than the target size in all),
-and it is the work of `rewrite`: one snapshot of operation ``replace``, on ``main`` at once.
+and it is the work of `rewrite`: one snapshot of operation ``replace``, on ``main`` at once.  Who has a way to
+write it without Spark (`spark.direct.compaction`) hands it in; Spark does the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
@@ -41,6 +42,8 @@ FILES_MIN = 40
 _SMALL_SHARE = 1 / 64  # of the target size: 2 MB of 128 MB
 _DELETED_SHARE = 0.5
 _PACKED_FILES_MIN = 5
+# Packs these files of a table without Spark; False: that is left to Spark, and nothing was done.
+Directly = Callable[[LakeSettings, Loaded, Sequence[str]], bool]
 
 
 @dataclass(frozen=True)
@@ -94,17 +97,27 @@ def _deleted_share(metadata: Metadata) -> float:
     return deleted / rows if rows else 0.0
 
 
+def _never(lake: LakeSettings, table: Loaded, locations: Sequence[str]) -> bool:
+    return False
+
+
 def pack_table(
-    session: SparkSession, lake: LakeSettings, name: LakeName, pipeline: str, target_bytes: int
+    session: Callable[[], SparkSession],
+    lake: LakeSettings,
+    name: LakeName,
+    pipeline: str,
+    target_bytes: int,
+    directly: Directly = _never,
 ) -> Packed | None:
     """Pack a table's small files; None if there was nothing worth it, or a batch is staged.
 
     Args:
-        session: runs the rewrite.
+        session: starts, or gives, the session that runs the rewrite; called only if Spark has to do it.
         lake: the lake.
         name: the table.
         pipeline: the pipeline that the table must belong to.
         target_bytes: of a large table's data files.
+        directly: is asked first.
 
     Raises:
         LakeError: Spark failed, the table was changed meanwhile, or a file of it cannot be read. The table is
@@ -112,12 +125,16 @@ def pack_table(
     """
     before = _load(lake, name, pipeline)
     present = _data_files(before)
-    options = None if is_staged(before) else plan_packing(list(present.values()), target_bytes)
-    if options is None:
+    files = list(present.values())
+    chosen = [] if is_staged(before) else files_to_pack(files, target_bytes)
+    if not chosen:
         return None
     with failpoint_during("compact.rewriting"):
-        rewrite_files(session, lake, before, options)
-    remove_useless_deletes(session, lake, before, TableFiles())
+        packed = directly(lake, before, [file.path for file in chosen])
+        if not packed:
+            rewrite_files(session(), lake, before, _options(files, chosen, target_bytes))
+    if not packed:
+        remove_useless_deletes(session(), lake, before, TableFiles())
     reach("compact.rewritten")
     with open_catalog(lake) as catalog:
         catalog.bring(name)
@@ -138,6 +155,17 @@ def _data_files(table: Loaded) -> dict[str, DataFile]:
     return {file.path: file for file in TableFiles().data_files(head)}
 
 
+def files_to_pack(files: Sequence[DataFile], target_bytes: int) -> list[DataFile]:
+    """Return the files that are worth packing; those of one partition are packed together.
+
+    Args:
+        files: of the table as it is now.
+        target_bytes: of a large table's data files.
+    """
+    chosen = [_packed(some, target_bytes) for some in by_partition(files)]
+    return [file for some in chosen if len(some) >= _PACKED_FILES_MIN for file in some]
+
+
 def plan_packing(files: Sequence[DataFile], target_bytes: int) -> Mapping[str, str] | None:
     """Options of Iceberg's ``rewrite_data_files``; None if there is nothing worth it.
 
@@ -145,11 +173,12 @@ def plan_packing(files: Sequence[DataFile], target_bytes: int) -> Mapping[str, s
         files: of the table as it is now.
         target_bytes: of a large table's data files.
     """
+    packed = files_to_pack(files, target_bytes)
+    return _options(files, packed, target_bytes) if packed else None
+
+
+def _options(files: Sequence[DataFile], packed: Sequence[DataFile], target_bytes: int) -> Mapping[str, str]:
     partitions = by_partition(files)
-    chosen = [_packed(some, target_bytes) for some in partitions]
-    packed = [file for some in chosen if len(some) >= _PACKED_FILES_MIN for file in some]
-    if not packed:
-        return None
     paths = {file.path for file in packed}
     worn = [file.deleted_share for file in packed if _is_worn(file)]
     others = [file.deleted_share for file in files if file.path not in paths]

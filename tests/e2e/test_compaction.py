@@ -12,6 +12,7 @@ from slotlake import Pipeline
 from slotlake.decoder.errors import LakeError
 from slotlake.infra.airflow import steps
 from slotlake.infra.reports import TableCompacted
+from slotlake.spark.direct import compaction as direct_compaction
 from slotlake.spark.maintenance import small_files
 from slotlake.spark.maintenance.integrity import find_damage
 from tests.conftest import Database
@@ -119,17 +120,18 @@ def test_a_table_that_cannot_be_compacted_fails_no_sync(
     database: Database, connect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any) -> None:
-        raise LakeError("Spark could not change the table: NO_ROOM", where="x", way_out="y")
+        raise LakeError("the table could not be written: NO_ROOM", where="x", way_out="y")
 
     _fill(database)
     with Pipeline.open(pipeline_file(tmp_path, database, TABLES), remote=connect) as pipeline:
         pipeline.init()
         monkeypatch.setattr(small_files, "rewrite_files", fail)
+        monkeypatch.setattr(direct_compaction, "with_packed_files", fail)
         reports = []
         for number in range(FILES - 1):  # and the file of the initial copy
             _update(database, number)
             reports += [(each.lake_table, each.failed) for each in pipeline.sync().compacted]
-        assert reports == [("shop.stock", "Spark could not change the table: NO_ROOM")]
+        assert reports == [("shop.stock", "the table could not be written: NO_ROOM")]
         monkeypatch.undo()
         monkeypatch.setattr(small_files, "FILES_MIN", FILES)
         _update(database, FILES)

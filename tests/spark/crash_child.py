@@ -65,7 +65,7 @@ if __name__ == "__main__":
     if task == "copy":
         copy(lab)
     elif task == "pack":
-        pack_table(lab.session, lake, LakeName("shop", "items"), PIPELINE, 128 << 20)
+        pack_table(lambda: lab.session, lake, LakeName("shop", "items"), PIPELINE, 128 << 20)
     else:
         made = batch(lab)
         lab.apply(made)

@@ -102,7 +102,7 @@ def test_a_compaction_that_was_killed(connected: Lab, connect: str, failpoint: s
     assert len(lab.rows("items")) == 1600
     assert find_damage(lab.lake, PIPELINE, files=True) == []
     name = LakeName("shop", "items")
-    pack_table(lab.session, lab.lake, name, PIPELINE, 128 << 20)
+    pack_table(lambda: lab.session, lab.lake, name, PIPELINE, 128 << 20)
     assert len(lab.rows("items")) == 1600
 
 

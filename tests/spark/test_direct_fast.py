@@ -16,6 +16,7 @@ from slotlake.spark.catalog.base import load_one
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.copy.manifests import format_of
 from slotlake.spark.direct import choice, packing
+from slotlake.spark.direct.compaction import pack_directly
 from slotlake.spark.direct.live import live_files
 from slotlake.spark.direct.positions import Places
 from slotlake.spark.direct.reading import Reading
@@ -27,6 +28,8 @@ from slotlake.spark.layout import Layout, Term
 from slotlake.spark.merge.run import Work
 from slotlake.spark.names import LakeName
 from slotlake.spark.publish.commits import Point
+from slotlake.spark.publish.swap import reset_stage
+from slotlake.spark.storage.stores import canonical
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.layout import with_layout
 from slotlake.spark.tables.metadata import MAIN, STAGE
@@ -76,6 +79,23 @@ class Lake:
             staged = load_one(catalog, NAME)
             number = catalog_metadata.ref(staged.metadata, STAGE)
             catalog.move([catalog.prepared(staged, catalog_metadata.with_ref(staged.metadata, MAIN, number))])
+
+    def file_rows(self) -> list[int]:
+        """How many rows each data file has, deleted ones too."""
+        with open_catalog(self.settings) as catalog:
+            metadata = load_one(catalog, NAME).metadata
+        live = live_files(metadata, catalog_metadata.head(metadata))
+        return [each.file.record_count for each in live.data.values()]
+
+    def pack(self) -> bool:
+        """Pack all data files, and begin `stage` anew, as the next batch does."""
+        with open_catalog(self.settings) as catalog:
+            table = load_one(catalog, NAME)
+        live = live_files(table.metadata, catalog_metadata.head(table.metadata))
+        packed = pack_directly(self.settings, table, list(map(canonical, live.data)))
+        with open_catalog(self.settings) as catalog:
+            reset_stage(catalog, [load_one(catalog, NAME)])
+        return packed
 
     def rows(self) -> dict[tuple[str, str], tuple[Any, ...]]:
         """Values of live rows by key, with the number of each and of its last change; read by ourselves."""
@@ -166,6 +186,42 @@ def test_batch_after_batch(
             if rows[key] == unchanged[key] and not any(_touches(change, key) for change in changes):
                 assert after[key][3] == before[key][3]
         before = after
+
+
+def test_what_is_too_large_for_a_batch_does_not_keep_smaller_files_from_being_packed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file for each batch came, until Spark packed forty of them, which took seconds."""
+    monkeypatch.setenv(choice.SWITCH, choice.ALWAYS)
+    monkeypatch.setattr(packing, "FILES_MIN", 2)
+    monkeypatch.setattr(packing, "ROWS_MAX", 20)
+    lake = Lake(tmp_path, Layout((), ()))
+    for batch in range(24):
+        lake.sync([insert(TABLE, id=str(batch * 3 + n), k="", v="v", m=None) for n in range(3)])
+    assert len(lake.rows()) == 72
+    assert max(lake.file_rows()) <= 20
+    assert len(lake.file_rows()) <= 72 / 10 + 3
+
+
+@pytest.mark.parametrize("partition", [(), (Term("k"),)])
+def test_packed_without_spark_rows_and_numbers_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partition: tuple[Term, ...]
+) -> None:
+    monkeypatch.setenv(choice.SWITCH, choice.ALWAYS)
+    rng = random.Random(5)
+    lake = Lake(tmp_path, Layout(partition, ()))
+    rows: dict[tuple[str, str], tuple[Any, Any]] = {}
+    worn = 0
+    for number in range(1, 13):
+        lake.sync(changes_of(rng, rows, 6))
+        before, files = lake.rows(), lake.file_rows()
+        if number % 3 == 0:
+            assert lake.pack()
+            assert lake.rows() == before
+            assert sum(lake.file_rows()) == len(before) <= sum(files)
+            worn += sum(files) - len(before)
+            assert len(lake.file_rows()) == len({key[1] if partition else "" for key in rows})
+    assert worn  # some of the packed files had deleted rows
 
 
 def _touches(change: Change, key: tuple[str, str]) -> bool:

@@ -164,10 +164,10 @@ def test_only_a_partition_with_many_small_files_is_packed(lab: Lab) -> None:
     for turn in range(6):
         lab.sync(insert(FACTS, id=str(1000 + turn), k="1", s="come"))
     rows, before = lab.rows("facts"), _paths(lab)
-    packed = pack_table(lab.session, lab.lake, LakeName("shop", "facts"), PIPELINE, 128 << 20)
+    packed = pack_table(lambda: lab.session, lab.lake, LakeName("shop", "facts"), PIPELINE, 128 << 20)
     assert packed is not None
     assert (packed.rewritten_files, packed.written_files) == (7, 1)
     assert len(_paths(lab) & copied) == 3
     assert len(before) == 10
     assert lab.rows("facts") == rows
-    assert pack_table(lab.session, lab.lake, LakeName("shop", "facts"), PIPELINE, 128 << 20) is None
+    assert pack_table(lambda: lab.session, lab.lake, LakeName("shop", "facts"), PIPELINE, 128 << 20) is None

@@ -12,6 +12,8 @@ from slotlake.decoder.errors import LakeError
 from slotlake.spark.catalog.base import load_one
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.copy.initial import InitialCopy
+from slotlake.spark.direct import compaction, snapshot
+from slotlake.spark.direct.compaction import pack_directly
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.maintenance import small_files
 from slotlake.spark.maintenance.expiry import Grace
@@ -105,10 +107,15 @@ def test_files_stay_few_and_a_row_is_rewritten_a_logarithm_of_times(smallest: in
     assert rewritten <= times * written, (most, rewritten / written)
 
 
-@pytest.fixture
-def stock(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Lab:
+_ways = {"by Spark": small_files._never, "without Spark": pack_directly}
+_way = {"taken": "by Spark"}
+
+
+@pytest.fixture(params=_ways)
+def stock(lab: Lab, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Lab:
     """A lake with one table of eight small files, with its history and its change log."""
     monkeypatch.setattr(small_files, "FILES_MIN", 8)
+    monkeypatch.setitem(_way, "taken", request.param)
     return _with_files(lab, 8)
 
 
@@ -128,12 +135,26 @@ def _files(lab: Lab, name: LakeName = NAME) -> list[DataFile]:
         return TableFiles().data_files(head(load_one(catalog, name).metadata))
 
 
+def _numbers(lab: Lab) -> list[tuple[Any, ...]]:
+    """What Spark says of the rows' lineage."""
+    columns = "id, v, _row_id, _last_updated_sequence_number"
+    return sorted(map(tuple, lab.session.sql(f"SELECT {columns} FROM lake.shop.stock").collect()))
+
+
 def _due(lab: Lab) -> list[str]:
     return [name.table for name in tables_to_pack(lab.lake, [NAME], _TARGET)]
 
 
 def _pack(lab: Lab, name: LakeName = NAME) -> tuple[int, int] | None:
-    packed = pack_table(lab.session, lab.lake, name, PIPELINE, _TARGET)
+    asked = []
+
+    def session() -> Any:
+        asked.append(name)
+        return lab.session
+
+    packed = pack_table(session, lab.lake, name, PIPELINE, _TARGET, _ways[_way["taken"]])
+    for_spark = _way["taken"] == "by Spark" or name.table.endswith("__changes")  # it has a list
+    assert bool(asked) == (packed is not None and for_spark)
     return None if packed is None else (packed.rewritten_files, packed.written_files)
 
 
@@ -141,8 +162,10 @@ def test_packed_without_deleted_rows_and_every_kept_point_stays(stock: Lab) -> N
     assert _due(stock) == ["stock"]
     stock.sync(*(update(STOCK, id=str(i * 10), v="1") for i in range(8)))
     before, first = stock.rows("stock"), stock.rows("stock", 0x1000)
+    numbers = _numbers(stock)
     assert sum(file.deleted for file in _files(stock)) == 8
     assert _pack(stock) == (9, 1)
+    assert _numbers(stock) == numbers
     assert [(file.rows, file.deleted) for file in _files(stock)] == [(80, 0)]
     assert (stock.rows("stock"), stock.rows("stock", 0x1000)) == (before, first)
     assert find_damage(stock.lake, PIPELINE, files=True) == []
@@ -193,7 +216,7 @@ def test_a_staged_batch_and_a_table_of_another_pipeline_are_left_alone(stock: La
     assert _pack(stock) is None
     stock.publish(batch)
     with pytest.raises(LakeError, match="belongs to pipeline"):
-        pack_table(stock.session, stock.lake, NAME, "another", _TARGET)
+        pack_table(lambda: stock.session, stock.lake, NAME, "another", _TARGET)
     assert len(_files(stock)) == 9
 
 
@@ -204,8 +227,17 @@ def test_a_batch_that_comes_between_the_look_and_the_rewrite_is_not_undone(
         stock.sync(update(STOCK, id="1", v="meanwhile"))
         rewrite_files(*arguments)
 
+    def written_meanwhile(*arguments: Any) -> Any:
+        stock.sync(update(STOCK, id="1", v="meanwhile"))
+        return snapshot.with_packed_files(*arguments)
+
     monkeypatch.setattr(small_files, "rewrite_files", meanwhile)
-    _pack(stock)
+    monkeypatch.setattr(compaction, "with_packed_files", written_meanwhile)
+    if _way["taken"] == "by Spark":
+        _pack(stock)
+    else:
+        with pytest.raises(LakeError, match="changed by someone else"):
+            _pack(stock)
     assert ("1", "meanwhile") in stock.rows("stock")
     assert len(stock.rows("stock")) == 80
 
@@ -217,8 +249,16 @@ def test_ended_at_any_step_it_leaves_nothing_wrong(
     def die(*_: Any) -> None:
         raise KeyboardInterrupt
 
+    def written_and_dead(*arguments: Any) -> None:
+        snapshot.with_packed_files(*arguments)
+        die()
+
     before = stock.rows("stock")
-    monkeypatch.setattr(small_files, "rewrite_files" if failpoint == "compact.rewriting" else "reach", die)
+    if failpoint == "compact.rewriting":
+        monkeypatch.setattr(small_files, "rewrite_files", die)
+        monkeypatch.setattr(compaction, "with_packed_files", written_and_dead)
+    else:
+        monkeypatch.setattr(small_files, "reach", die)
     with pytest.raises(KeyboardInterrupt):
         _pack(stock)
     monkeypatch.undo()
