@@ -102,9 +102,9 @@ def moved_to(store: LocalObjectStore, file: Path) -> None:
 
     Args:
         store: the server.
-        file: a pipeline file whose warehouse is a folder.
+        file: a pipeline file; where its warehouse is does not matter.
     """
-    lines = file.read_text().splitlines(keepends=True)
+    lines = [e for e in file.read_text().splitlines(keepends=True) if not e.startswith("  storage: ")]
     (at,) = [i for i, line in enumerate(lines) if line.startswith("  warehouse: ")]
     prefix = uuid.uuid5(uuid.NAMESPACE_URL, str(file)).hex
     lines[at] = f'  warehouse: "{store.warehouse}/{prefix}"\n  storage: {json.dumps(store.storage)}\n'
