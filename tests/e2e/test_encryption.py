@@ -100,7 +100,7 @@ def test_all_that_is_written(
     file.write_text("\n".join(line for line in lines if not _is_other_storage(line, section)))
     with Pipeline.open(file, remote=connect) as pipeline:
         pipeline.init()
-        _require_asked(way.take_written(), {"slotlake"})
+        _require_asked(way.take_written(), {"Spark", "slotlake"})
         for mode, writers in ((NEVER, {"Spark", "slotlake"}), (ALWAYS, {"slotlake"})):
             monkeypatch.setenv(SWITCH, mode)
             database.execute("UPDATE t SET v = v + 1 WHERE id < 9")
