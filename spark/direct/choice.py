@@ -28,7 +28,7 @@ from slotlake.spark.tables.settle import settle
 SWITCH: Final = "SLOTLAKE_DIRECT"
 NEVER, USUALLY, ALWAYS = "never", "usually", "always"
 _DEFAULT: Final = USUALLY
-# From measurement (docs/adr/0064).
+# A MERGE is still several times slower at ten times as many (docs/adr/0064).
 ROWS_MAX: Final = 5_000
 # Properties by which a user may have files written in a way that only Iceberg's own writers know.
 _UNKNOWN: Final = ("write.data.path", "write.metadata.path", "encryption.", "write.location-provider")

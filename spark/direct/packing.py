@@ -22,7 +22,7 @@ from slotlake.spark.direct.reading import Reading
 from slotlake.spark.direct.rows import field_id, row_numbers, with_numbers
 from slotlake.spark.tables.position_deletes import Positions
 
-# From measurement (docs/adr/0064).
+# Chosen so that packing takes about as long as the batch (docs/adr/0064).
 FILES_MIN: Final = 12
 BYTES_MAX: Final = 2 << 20
 ROWS_MAX: Final = 20_000

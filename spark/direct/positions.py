@@ -23,7 +23,7 @@ from slotlake.spark.direct.unsuitable import UnsuitableError
 from slotlake.spark.fold.keys import row_codes
 from slotlake.spark.tables.position_deletes import Positions
 
-# From measurement (docs/adr/0064): from about here on a MERGE is as fast.
+# What a batch may read and hold; a MERGE is slower here still (docs/adr/0064).
 KEY_BYTES_MAX: Final = 32 << 20
 ROWS_MAX: Final = 5_000_000
 _Numbers = np.ndarray[Any, np.dtype[np.int64]]

@@ -20,8 +20,14 @@ from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.maintenance.integrity import find_damage
 from tests.conftest import Database
 from tests.e2e.oracle import assert_equal, pipeline_file
+from tests.storage import IN_NESSIE, ON_REST
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(
+        ON_REST or IN_NESSIE, reason="behind a REST server files are rewritten under the lock (ADR 69)"
+    ),
+]
 
 LONG = bool(os.environ.get("SLOTLAKE_TEST_LONG"))
 COMMAND = "from slotlake.infra.cli.main import main; main()"
