@@ -144,8 +144,8 @@ READERS: Mapping[str, Reader] = {
     "trino": Reader(
         "Trino",
         "476",
-        _said(_MATRIX, yes="format 2, postgresql, rest, file", no="format 3")
-        | _said(_TRINO, yes="glue, hive, s3, uuid, time", no="variant, nanoseconds"),
+        _said(_MATRIX, yes="format 2, postgresql, rest, file, s3", no="format 3")
+        | _said(_TRINO, yes="glue, hive, uuid, time", no="variant, nanoseconds"),
         "Its JDBC catalog needs a database that Trino has a driver for.",
     ),
     "snowflake": Reader(
