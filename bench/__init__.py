@@ -47,6 +47,7 @@ BENCHES = {
     "lag_s": "slotlake.bench.sync",
     "lag_scheduled_s": "slotlake.bench.lag.scheduled",
     "verify_load_percent": "slotlake.bench.verifying.load",
+    "verify_connections": "slotlake.bench.verifying.connections",
     "ten_of_a_thousand_vs_ten": "slotlake.bench.tables.placed",
     "many_tables": "slotlake.bench.tables.sizes",
     "ten_thousand_points_vs_few": "slotlake.bench.points",

@@ -254,16 +254,36 @@ def sums(bucket: Hashes, rows: Hashes, buckets: int) -> tuple[npt.NDArray[np.int
         bucket: 0..buckets-1 per row.
         rows: hash per row.
     """
-    counts = np.bincount(bucket, minlength=buckets)
-    low = np.zeros(buckets, np.int64)
-    high = np.zeros(buckets, np.int64)
-    _add(frozen(bucket), frozen(rows), low, high)
-    return counts, [int(above) * 2**32 + int(below) for above, below in zip(high, low, strict=True)]
+    added = BucketSums(buckets)
+    added.add(bucket, rows)
+    return added.counts, added.totals()
+
+
+class BucketSums:
+    """Per bucket the count and the exact sum of the hashes of the rows that were added, below 2^31 each."""
+
+    def __init__(self, buckets: int) -> None:
+        self.counts, self._low, self._high = np.zeros((3, buckets), np.int64)
+
+    def add(self, bucket: Hashes, rows: Hashes) -> None:
+        """Add rows.
+
+        Args:
+            bucket: of each row.
+            rows: hash of each row.
+        """
+        self.counts += np.bincount(bucket, minlength=len(self.counts))
+        _add(frozen(bucket), frozen(rows), self._low, self._high)
+
+    def totals(self) -> list[int]:
+        """The sum of each bucket."""
+        halves = zip(self._high.tolist(), self._low.tolist(), strict=True)
+        return [above * 2**32 + below for above, below in halves]
 
 
 @compiled
 def _add(bucket: Hashes, rows: Hashes, low: Hashes, high: Hashes) -> None:
-    """Add in halves of 32 bits, which cannot overflow below 2^31 rows."""
+    """Add in halves of 32 bits, which cannot overflow below 2^31 rows of a bucket."""
     for row in range(len(rows)):
         low[bucket[row]] += rows[row] & 0xFFFFFFFF
         high[bucket[row]] += rows[row] >> 32

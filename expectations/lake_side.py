@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -14,17 +14,29 @@ from slotlake.decoder.errors import LakeError
 from slotlake.expectations.executors.side import KEYS_MAX, ByExecutors, ExecutorSide
 from slotlake.expectations.hashing import (
     KEY_SEED,
+    BucketSums,
     Hashes,
     chain,
     escaped_texts,
     hash_column,
     hash_columns,
-    sums,
 )
+from slotlake.expectations.sessions.threads import LakeThreads
 from slotlake.expectations.shapes import Compared, LakeReadPoint
 from slotlake.expectations.source_side import BUCKETS, NAME_TEXT_MAX, RowDetail, Sums
 
 T = TypeVar("T")
+_HashedRows = tuple[pa.RecordBatch, Hashes, Hashes]
+
+
+@runtime_checkable
+class Printing(Protocol):
+    """A read point that gives a table's rows before they are printed, so that several threads can print."""
+
+    def batches_to_print(
+        self, table: str, columns: Sequence[str] | None = None
+    ) -> tuple[Iterator[pa.RecordBatch], Callable[[pa.RecordBatch], pa.RecordBatch]]:
+        """As `LakeReadPoint.text_batches`: the rows, and what makes texts of a batch."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +48,7 @@ class LakeTable:
         table: the table.
         rows: reads its rows in place of `LakeReadPoint.text_batches`; None: that is used.
         history: what ``rows`` reads are the open versions of the table's history.
+        threads: print and hash the rows; None: whoever asks does it.
 
     Executors read a large table of a read point that has some (`executors.side`); then no row of it comes
     here that is not asked for.
@@ -45,18 +58,18 @@ class LakeTable:
     table: Compared
     rows: Callable[[str, Sequence[str]], Iterator[pa.RecordBatch]] | None = None
     history: bool = False
+    threads: LakeThreads | None = None
 
     def sums(self) -> Sums:
         """As `SourceTable.sums`."""
         asked = self._asked(lambda side: side.sums())
         if asked is not None:
             return asked
-        counts, totals = np.zeros(BUCKETS, np.int64), [0] * BUCKETS
+        added = BucketSums(BUCKETS)
         for _, keys, rows in self.hashed():
-            counts_of_batch, added = sums(keys & (BUCKETS - 1), rows, BUCKETS)
-            counts += counts_of_batch
-            totals = [total + more for total, more in zip(totals, added, strict=True)]
-        return {int(b): (int(counts[b]), totals[b]) for b in np.flatnonzero(counts)}
+            added.add(keys & (BUCKETS - 1), rows)
+        totals = added.totals()
+        return {int(b): (int(added.counts[b]), totals[b]) for b in np.flatnonzero(added.counts)}
 
     def hashes(self, buckets: Sequence[int]) -> tuple[Hashes, Hashes]:
         """As `SourceTable.hashes`."""
@@ -141,17 +154,29 @@ class LakeTable:
             }
             yield key, RowDetail(label, tuple(column[row] for column in values))
 
-    def hashed(self) -> Iterator[tuple[pa.RecordBatch, Hashes, Hashes]]:
+    def hashed(self) -> Iterator[_HashedRows]:
         """The rows, and the key's and the row's hash of each."""
-        read = self.rows or self.read_point.text_batches
-        for batch in read(self.table.name, self.table.column_names):
-            if not batch.num_rows:
-                continue
-            key = [self._hashable(batch, name) for name, _ in self.table.key]
-            values = [self._hashable(batch, name) for name, _ in self.table.values]
-            combined = hash_columns(values) if values else np.zeros(batch.num_rows, np.int64)
-            rows = chain(key, combined)
-            yield batch, chain(key, np.full(batch.num_rows, KEY_SEED, np.int64)) if key else rows, rows
+        batches, printed = self._batches()
+
+        def work(batch: pa.RecordBatch) -> _HashedRows:
+            return self._hashed(printed(batch))
+
+        filled = (batch for batch in batches if batch.num_rows)
+        return map(work, filled) if self.threads is None else self.threads.mapped(work, filled)
+
+    def _batches(self) -> tuple[Iterator[pa.RecordBatch], Callable[[pa.RecordBatch], pa.RecordBatch]]:
+        """The rows as they are read, and what makes texts of them."""
+        names = self.table.column_names
+        if self.rows is None and isinstance(self.read_point, Printing):
+            return self.read_point.batches_to_print(self.table.name, names)
+        return (self.rows or self.read_point.text_batches)(self.table.name, names), lambda batch: batch
+
+    def _hashed(self, batch: pa.RecordBatch) -> _HashedRows:
+        key = [self._hashable(batch, name) for name, _ in self.table.key]
+        values = [self._hashable(batch, name) for name, _ in self.table.values]
+        combined = hash_columns(values) if values else np.zeros(batch.num_rows, np.int64)
+        rows = chain(key, combined)
+        return batch, chain(key, np.full(batch.num_rows, KEY_SEED, np.int64)) if key else rows, rows
 
     def _hashable(self, batch: pa.RecordBatch, name: str) -> pa.Array:
         column = batch.column(name)

@@ -11,21 +11,21 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
-import psycopg
 import pyarrow as pa
 
 from slotlake.decoder.catalog.vanished import VanishedError
 from slotlake.decoder.errors import LockedError
 from slotlake.decoder.lsn import format_lsn
 from slotlake.expectations.differences import Differing, described, differing_buckets, differing_parts
+from slotlake.expectations.executors.side import ByExecutors
 from slotlake.expectations.hashing import Hashes
 from slotlake.expectations.lake_side import LakeTable
 from slotlake.expectations.results import (
@@ -40,8 +40,10 @@ from slotlake.expectations.results import (
     Report,
     TableResult,
 )
-from slotlake.expectations.scopes.pace import Pace
 from slotlake.expectations.scopes.slices import Slice, SliceRows
+from slotlake.expectations.sessions.pace import Pace
+from slotlake.expectations.sessions.pool import Sessions, sessions
+from slotlake.expectations.sessions.threads import LakeThreads, lake_threads
 from slotlake.expectations.shapes import Compared, LakeReadPoint, OtherRows, SourceTableShape
 from slotlake.expectations.source_side import (
     BUCKETS,
@@ -49,8 +51,7 @@ from slotlake.expectations.source_side import (
     SourceTable,
     Sums,
     hashes_escaped,
-    reading,
-    snapshot_session,
+    joined_sums,
 )
 from slotlake.spark.names import postgres_name
 from slotlake.spark.read.chosen_rows import chosen_text_batches, filtered
@@ -59,10 +60,9 @@ if TYPE_CHECKING:
     from slotlake.spark.read.point import ReadPoint
 
 DIFFERENCES_MAX = 1000
-CANCEL_SECONDS = 5.0
-CANCEL_AGAIN_SECONDS = 0.2
 _TABLES_AHEAD = 8
 T = TypeVar("T")
+_Result = Future[TableResult | None]
 
 
 def _silent(step: str, done: int, total: int | None = None) -> None:
@@ -76,31 +76,20 @@ class Manner:
     Attributes:
         others: what else the lake has of each table.
         pace: how much of the source may be taken.
-        slices: table → the slice of it that is compared; all rows of the others.
+        connections: how many read the source at the same time; so many threads read the lake.
     """
 
     others: OtherRows = field(default_factory=OtherRows)
     pace: Pace = field(default_factory=Pace)
-    slices: Mapping[str, Slice] = field(default_factory=dict)
+    connections: int = 1
 
-    def run(self, table: Compared, read_point: LakeReadPoint, server: _Server) -> _TableRun:
-        """Begin with a table.
 
-        Args:
-            table: all of it, or that of which a slice is meant.
-            read_point: the lake.
-            server: the source.
-        """
-        part = self.slices.get(table.name)
-        if part is None or part.is_all:
-            return _TableRun.begin(LakeTable(read_point, table), server, self.others)
-        rows = SliceRows(table, part)
-        others = OtherRows(
-            lambda name, columns: filtered(self.others.history(name, columns), rows),
-            lambda name, columns: filtered(self.others.marked(name, columns), rows),
-        )
-        reader = partial(chosen_text_batches, cast("ReadPoint", read_point), rows)
-        return _TableRun.begin(LakeTable(read_point, rows.at_source, reader), server, others)
+@dataclass(frozen=True)
+class Piece:
+    """A table, or a slice of it."""
+
+    table: SourceTableShape
+    slice: Slice = field(default_factory=Slice)
 
 
 def reconcile(
@@ -130,95 +119,162 @@ def reconcile(
         LakeError: the lake cannot be read.
     """
     started = time.monotonic()
-    lake_tables = {(table.schema, table.table): table for table in read_point.tables()}
     results: dict[str, TableResult] = {}
-    with snapshot_session(dsn, snapshot) as connection, ThreadPoolExecutor(1) as thread:
-        compared: list[Compared] = []
-        for table in tables:
-            name = postgres_name(table.schema, table.table)
-            lake = lake_tables.get((table.schema, table.table))
-            if lake is None:
-                results[name] = TableResult(name, 0, 0, {NO_TABLE: 1}, (Difference(NO_TABLE),))
+    pieces = [Piece(table) for table in tables]
+    progress("compare", 0, len(pieces))
+    compared = compare_pieces(dsn, snapshot, pieces, read_point, manner or Manner(), differences_max)
+    with closing(compared):
+        for done, (_, result) in enumerate(compared, 1):
+            progress("compare", done, len(pieces))
+            if result is not None:
+                results[result.table] = result
+    return Report(format_lsn(lsn), results, round(time.monotonic() - started, 3))
+
+
+def compare_pieces(
+    dsn: str,
+    snapshot: str,
+    pieces: Sequence[Piece],
+    read_point: LakeReadPoint,
+    manner: Manner,
+    differences_max: int = DIFFERENCES_MAX,
+) -> Generator[tuple[Piece, TableResult | None]]:
+    """Compare tables, or slices of them, and yield each result, in their order; `closing` ends it early.
+
+    A result is None if the table was dropped meanwhile.
+
+    Args:
+        dsn: the source.
+        snapshot: as for `reconcile`.
+        pieces: what is compared.
+        read_point: the lake.
+        manner: how.
+        differences_max: differing rows listed per piece.
+
+    Raises:
+        SourceError: the server cannot be reached, or may not be read in full.
+        LakeError: the lake cannot be read.
+    """
+    lake_tables = {(table.schema, table.table): table for table in read_point.tables()}
+    # Spark's executors work on one table at a time, with all cores that they have.
+    threads = 1 if isinstance(read_point, ByExecutors) else manner.connections
+    with (
+        lake_threads(threads) as lake,  # they wait for the source, so that ends first
+        sessions(dsn, snapshot, manner.connections, manner.pace) as server,
+    ):
+        sides = _Sides(read_point, server, lake, manner.others)
+        runs = list[_TableRun | TableResult]()
+        for piece in pieces:
+            name = postgres_name(piece.table.schema, piece.table.table)
+            mirror = lake_tables.get((piece.table.schema, piece.table.table))
+            if mirror is None:
+                runs.append(TableResult(name, 0, 0, {NO_TABLE: 1}, (Difference(NO_TABLE),)))
             else:
-                compared.append(Compared.of(name, table, lake, escaped=hashes_escaped(connection)))
-        manner = manner or Manner()
-        server = _Server(connection, thread, manner.pace)
-        server.pace.begin(connection)
-        try:
-            for done, run in enumerate(_runs(compared, read_point, server, manner)):
-                progress("compare", done, len(compared))
-                result = run.result(differences_max)
-                if result is not None:
-                    results[run.table.name] = result
-            progress("compare", len(compared), len(compared))
-        except BaseException:  # Ctrl-C too: do not wait for what the server is busy with
-            server.cancel()
-            raise
-    names = [postgres_name(table.schema, table.table) for table in tables]
-    ordered = {name: results[name] for name in names if name in results}
-    return Report(format_lsn(lsn), ordered, round(time.monotonic() - started, 3))
+                escaped = hashes_escaped(server.first)
+                runs.append(sides.run(Compared.of(name, piece.table, mirror, escaped=escaped), piece.slice))
+        server.divide([run.table for run in runs if isinstance(run, _TableRun) and run.reads_all])
+        # Slices may end early, and are not asked for long before.
+        tables_ahead = _TABLES_AHEAD if all(piece.slice.is_all for piece in pieces) else 0
+        results = _results(runs, sides, max(tables_ahead, server.count), differences_max)
+        yield from zip(pieces, results, strict=True)
 
 
-@dataclass
-class _Server:
-    """The source's one connection, over which one thread asks one thing after the other."""
-
-    connection: psycopg.Connection[object]
-    thread: ThreadPoolExecutor
-    pace: Pace
-    _asked: list[Future[Any]] = field(default_factory=list)
-
-    def ask(self, table: Compared, work: Callable[[SourceTable], T]) -> Future[T]:
-        """Begin some work on a table, once what was asked before is done."""
-
-        def asked() -> T:
-            self.pace.rest()
-            with self.pace.working(), reading(self.connection, table, locks_stay=False):
-                return work(SourceTable(self.connection, table))
-
-        future = self.thread.submit(asked)
-        self._asked = [*(each for each in self._asked if not each.done()), future]
-        return future
-
-    def cancel(self) -> None:
-        """End what the server computes; asked again: a statement that has not begun yet is not cancelled."""
-        while running := [future for future in self._asked if not future.cancel() and not future.done()]:
-            with suppress(psycopg.Error):  # the server is gone; so is what it computed
-                self.connection.cancel_safe(timeout=CANCEL_SECONDS)
-            wait(running, timeout=CANCEL_AGAIN_SECONDS)
-
-
-def _runs(
-    tables: Iterable[Compared], read_point: LakeReadPoint, server: _Server, manner: Manner
-) -> Iterator[_TableRun]:
-    """Yield the tables; the server is a few of them ahead, not all: their sums need memory."""
-    ahead: deque[_TableRun] = deque()
-    for table in tables:
-        ahead.append(manner.run(table, read_point, server))
-        if len(ahead) > _TABLES_AHEAD:
-            yield ahead.popleft()
+def _results(
+    runs: Iterable[_TableRun | TableResult], sides: _Sides, ahead_max: int, differences_max: int
+) -> Iterator[TableResult | None]:
+    """The results; the server is a few tables ahead, not all: their sums need memory."""
+    ahead: deque[Callable[[], TableResult | None]] = deque()
+    at_work = set[_Result]()
+    for run in runs:
+        if isinstance(run, TableResult):
+            ahead.append(partial(_given, run))
+            continue
+        run.begin()
+        result = partial(run.result, differences_max)
+        if sides.threads is not None:
+            future = sides.threads.tables.submit(result)
+            at_work.add(future)
+            result = partial(_awaited, future, at_work)
+        ahead.append(result)
+        if len(ahead) > ahead_max:
+            yield ahead.popleft()()
     while ahead:
-        yield ahead.popleft()
+        yield ahead.popleft()()
+
+
+def _awaited(
+    future: Future[TableResult | None], at_work: set[Future[TableResult | None]]
+) -> TableResult | None:
+    """A table's result; an error as soon as any of those at work has one."""
+    while not future.done():
+        for each in wait(at_work, return_when=FIRST_COMPLETED).done:
+            at_work.discard(each)
+            if each is not future:
+                each.result()
+    at_work.discard(future)
+    return future.result()
+
+
+@dataclass(frozen=True)
+class _Sides:
+    """Both sides of a comparison.
+
+    Attributes:
+        threads: read and hash the lake's rows; None: the caller does it.
+        others: what else the lake has of tables.
+    """
+
+    read_point: LakeReadPoint
+    server: Sessions
+    threads: LakeThreads | None
+    others: OtherRows
+
+    def run(self, table: Compared, part: Slice) -> _TableRun:
+        """Return what compares a table, or a slice of it."""
+        if part.is_all:
+            return _TableRun(
+                LakeTable(self.read_point, table, threads=self.threads), self.server, self.others
+            )
+        rows = SliceRows(table, part)
+        others = OtherRows(
+            lambda name, columns: filtered(self.others.history(name, columns), rows),
+            lambda name, columns: filtered(self.others.marked(name, columns), rows),
+        )
+        reader = partial(chosen_text_batches, cast("ReadPoint", self.read_point), rows)
+        lake = LakeTable(self.read_point, rows.at_source, reader, threads=self.threads)
+        return _TableRun(lake, self.server, others, reads_all=part.buckets > 1)
 
 
 @dataclass
 class _TableRun:
-    """One table; the server computes its sums while the lake side is read."""
+    """One table, or a slice of one; the server computes its sums while the lake side is read.
 
-    table: Compared
-    server: _Server
+    Attributes:
+        reads_all: the source looks at all rows of the table.
+    """
+
     lake: LakeTable
-    expected: Future[tuple[Sums, float]]
+    server: Sessions
     others: OtherRows
+    reads_all: bool = True
+    expected: Future[tuple[Sums, float]] = field(default_factory=Future)
 
-    @classmethod
-    def begin(cls, lake: LakeTable, server: _Server, others: OtherRows) -> _TableRun:
-        expected = server.ask(lake.table, lambda source: _timed(source.sums))
-        return cls(lake.table, server, lake, expected, others)
+    @property
+    def table(self) -> Compared:
+        """The table; of a slice, with a condition that chooses its rows."""
+        return self.lake.table
 
-    def at_source(self, work: Callable[[SourceTable], T]) -> T:
-        """Ask the source something more about this table."""
-        return self.server.ask(self.table, work).result()
+    def begin(self) -> None:
+        """Ask for the source's sums."""
+        self.expected = self.server.ask_parts(
+            self.table,
+            lambda source: _timed(source.sums),
+            lambda one, other: (joined_sums(one[0], other[0]), one[1] + other[1]),
+        )
+
+    def at_source(self, work: Callable[[SourceTable], T], joined: Callable[[T, T], T]) -> T:
+        """Ask the source something more about this table, part by part."""
+        return self.server.ask_parts(self.table, work, joined).result()
 
     def result(self, differences_max: int) -> TableResult | None:
         """Compare; look closer where needed.  None if the table was dropped meanwhile."""
@@ -303,17 +359,22 @@ class _TableRun:
 
 @dataclass
 class _AskedSource:
-    """The source's side of a table, asked by the thread that has the connection."""
+    """The source's side of a table, asked over the connections."""
 
     run: _TableRun
 
     def hashes(self, buckets: Sequence[int] | None) -> tuple[Hashes, Hashes]:
         """As `SourceTable.hashes`."""
-        return self.run.at_source(lambda source: source.hashes(buckets))
+        parts = self.run.at_source(lambda source: [source.hashes(buckets)], lambda one, other: one + other)
+        return np.concatenate([k for k, _ in parts]), np.concatenate([r for _, r in parts])
 
     def details(self, keys: Sequence[int]) -> dict[int, RowDetail]:
         """As `SourceTable.details`."""
-        return self.run.at_source(lambda source: source.details(keys))
+        return self.run.at_source(lambda source: source.details(keys), lambda one, other: one | other)
+
+
+def _given(result: TableResult) -> TableResult:
+    return result
 
 
 def _timed(work: Callable[[], T]) -> tuple[T, float]:
@@ -322,4 +383,4 @@ def _timed(work: Callable[[], T]) -> tuple[T, float]:
     return done, time.monotonic() - started
 
 
-__all__ = ["Difference", "Report", "TableResult", "reconcile"]
+__all__ = ["Difference", "Piece", "Report", "TableResult", "compare_pieces", "reconcile"]

@@ -35,6 +35,15 @@ _NAMED = "SELECT pg_catalog.to_regclass(%s)::oid::bigint"
 Sums = dict[int, tuple[int, int]]
 
 
+def joined_sums(one: Sums, other: Sums) -> Sums:
+    """Return the sums of two parts of a table as those of both."""
+    joined = dict(one)
+    for bucket, (count, total) in other.items():
+        before, above = joined.get(bucket, (0, 0))
+        joined[bucket] = before + count, above + total
+    return joined
+
+
 @contextmanager
 def snapshot_session(dsn: str, snapshot: str) -> Iterator[psycopg.Connection[Any]]:
     """A session whose one transaction sees exactly the exported snapshot.
@@ -106,7 +115,7 @@ class SourceTable:
     """One table, as the session's snapshot shows it."""
 
     def __init__(self, connection: psycopg.Connection[Any], table: Compared) -> None:
-        self._connection = connection
+        self.connection = connection
         self._table = table
         # A partitioned table is its partitions; any other stands for itself, whatever inherits from it.
         only = "" if table.partitioned else "ONLY "
@@ -127,7 +136,7 @@ class SourceTable:
     def sums(self) -> Sums:
         """(rows, exact sum of their hashes) of each bucket that holds any."""
         statement = f"SELECT k & {BUCKETS - 1}, count(*), sum(r) FROM {self._hashed()} GROUP BY 1"
-        rows = self._connection.execute(_plain(statement)).fetchall()
+        rows = self.connection.execute(_plain(statement)).fetchall()
         return {int(bucket): (int(count), int(total)) for bucket, count, total in rows}
 
     def hashes(self, buckets: Sequence[int] | None) -> tuple[Hashes, Hashes]:
@@ -140,7 +149,7 @@ class SourceTable:
             inner += f" WHERE k & {BUCKETS - 1} = ANY ('{{{bucket_list}}}'::bigint[])"
         received = bytearray()
         statement = _plain(f"COPY ({inner}) TO STDOUT (FORMAT binary)")
-        with self._connection.cursor() as cursor, cursor.copy(statement) as copy:
+        with self.connection.cursor() as cursor, cursor.copy(statement) as copy:
             for block in copy:
                 received += block
         count = (len(received) - _COPY_HEADER_BYTES - _COPY_TRAILER_BYTES) // _PAIR.itemsize
@@ -159,7 +168,7 @@ class SourceTable:
         ]
         key_list = ",".join(str(key) for key in keys)
         hashed = self._hashed(*names, *hashes)
-        rows = self._connection.execute(
+        rows = self.connection.execute(
             _plain(f"SELECT * FROM {hashed} WHERE k = ANY ('{{{key_list}}}'::bigint[])")
         ).fetchall()
         labels = [name for name, _ in self._table.named]
@@ -178,7 +187,7 @@ class SourceTable:
         hashed = self._hashed(*(f"({text})::pg_catalog.text AS v{i}" for i, text in enumerate(texts)))
         listed = ", ".join(f"v{i}" for i in range(len(texts)))
         key_list = ",".join(map(str, keys))
-        with self._connection.cursor("slotlake_rows") as cursor:
+        with self.connection.cursor("slotlake_rows") as cursor:
             cursor.itersize = _ROWS_AT_ONCE
             chosen = f"k = ANY ('{{{key_list}}}'::bigint[])"
             cursor.execute(_plain(f"SELECT k, {listed} FROM {hashed} WHERE {chosen}"))

@@ -163,6 +163,7 @@ class Pipeline(OpenPipeline):
         tables: Sequence[str] = (),
         *,
         source_load: float | None = None,
+        connections: int | None = None,
         at_least: str | None = None,
         slot_timeout_seconds: float = 60.0,
         progress: Progressing = silent,
@@ -170,10 +171,10 @@ class Pipeline(OpenPipeline):
         """Compare lake and source at an exact LSN while the source is being written, and batches go on.
 
         Args:
-            scope: ``full``: all rows; ``changed``: those that changed since they were found equal;
-                ``rolling``: those of the slices whose turn it is.
+            scope: ``full``, ``changed`` since it was found equal, or ``rolling``: slices whose turn it is.
             tables: only these, as PostgreSQL writes them.
             source_load: the share of one core of the source that it may take; all, when not given.
+            connections: how many read the source at once; as the pipeline file says, when not given.
             at_least: an LSN that the lake is said to have reached.
             slot_timeout_seconds: how long to wait for transactions that are open at the start.
 
@@ -183,8 +184,8 @@ class Pipeline(OpenPipeline):
         """
         from slotlake.infra.care.verification import VerifyRequest, verify
 
-        request = VerifyRequest(scope, tuple(tables), source_load, slot_timeout_seconds, at_least)
-        return verify(self, request, progress)
+        asked = (scope, tuple(tables), source_load, connections, slot_timeout_seconds, at_least)
+        return verify(self, VerifyRequest(*asked), progress)
 
     def backfill(
         self,

@@ -1,4 +1,4 @@
 """What a verification costs the source.
 
-Others import `load`.
+Others import `connections` and `load`.
 """

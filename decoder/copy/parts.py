@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import psycopg
 from psycopg import sql
@@ -24,6 +24,18 @@ from slotlake.decoder.types.table import column_type, copy_sql
 PART_BYTES = 64 << 20
 _FIRST_WITH_RANGES = 140000
 _ONLY = "ONLY "
+
+
+class PlannedTable(Protocol):
+    """What is to be known of a table: its OID, and its name with its schema, as in SQL."""
+
+    @property
+    def relation_id(self) -> int: ...
+    @property
+    def quoted(self) -> str: ...
+
+
+Planned = TypeVar("Planned", bound=PlannedTable)
 
 
 @dataclass(frozen=True)
@@ -97,8 +109,8 @@ ORDER BY root.oid, c.oid
 
 
 def plan_parts(
-    connection: psycopg.Connection[Any], tables: Iterable[SourceTable], *, part_bytes: int | None = None
-) -> dict[SourceTable, list[Part]]:
+    connection: psycopg.Connection[Any], tables: Iterable[Planned], *, part_bytes: int | None = None
+) -> dict[Planned, list[Part]]:
     """The parts of each table, at least one, by one query for all tables.
 
     Args:
@@ -120,13 +132,13 @@ def plan_parts(
     }
 
 
-def _whole(table: SourceTable, leaves: list[_Leaf]) -> list[_Leaf]:
+def _whole(table: PlannedTable, leaves: list[_Leaf]) -> list[_Leaf]:
     """One leaf for the whole root, because this role may not read its partitions directly."""
     rows, stored = sum(leaf.rows for leaf in leaves), sum(leaf.bytes for leaf in leaves)
     return [_Leaf(table.relation_id, table.quoted, 0, rows, stored, ranged=False)]
 
 
-def _parts(table: SourceTable, leaves: list[_Leaf], part_bytes: int) -> list[Part]:
+def _parts(table: PlannedTable, leaves: list[_Leaf], part_bytes: int) -> list[Part]:
     parts: list[Part] = []
     for leaf in leaves or _whole(table, []):
         count = max(1, -(-leaf.bytes // part_bytes)) if leaf.ranged else 1

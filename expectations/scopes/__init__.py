@@ -1,4 +1,4 @@
-"""Comparisons of some rows of a table, at a chosen pace: rows with given keys, slices.
+"""Comparisons of some rows of a table: rows with given keys, slices.
 
-Others import `key_rows`, `pace` and `slices`.
+Others import `key_rows` and `slices`.
 """

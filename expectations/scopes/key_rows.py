@@ -16,7 +16,6 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-import psycopg
 import pyarrow as pa
 
 from slotlake.decoder.catalog.condition import TextColumn, keys_condition, text_columns
@@ -25,10 +24,10 @@ from slotlake.expectations.differences import Differing, described, differing_ro
 from slotlake.expectations.hashing import KEY_SEED, Hashes, chain, escaped_texts
 from slotlake.expectations.lake_side import LakeTable
 from slotlake.expectations.results import HISTORY, MARKED, Difference, TableResult
-from slotlake.expectations.scopes.pace import Pace
 from slotlake.expectations.scopes.slices import WHOLE_NUMBERS
+from slotlake.expectations.sessions.pool import Sessions
 from slotlake.expectations.shapes import Compared, OtherRows
-from slotlake.expectations.source_side import RowDetail, SourceTable, reading
+from slotlake.expectations.source_side import RowDetail
 from slotlake.spark.read.chosen_rows import Mask, Range, chosen_text_batches, filtered
 
 KEYS_AT_ONCE = 2_000
@@ -97,21 +96,15 @@ class KeyRows:
 
 
 def compare_keys(
-    connection: psycopg.Connection[Any],
-    chosen: KeyRows,
-    point: Any,
-    others: OtherRows,
-    pace: Pace,
-    differences_max: int,
+    server: Sessions, chosen: KeyRows, point: Any, others: OtherRows, differences_max: int
 ) -> TableResult:
     """Compare the rows that have one of some keys.
 
     Args:
-        connection: a `snapshot_session` at the read point's LSN.
+        server: the source at the read point's LSN.
         chosen: the table and the keys.
         point: the lake, a `spark.read.point.ReadPoint`.
         others: what else the lake has of the table.
-        pace: how much of the source may be taken.
         differences_max: so many differing rows are listed; the totals are exact.
 
     Raises:
@@ -119,7 +112,7 @@ def compare_keys(
         LockedError: it is locked.
         LakeError: the lake cannot be read.
     """
-    source = _Source(connection, chosen, pace)
+    source, worked = _Source(server, chosen), server.pace.worked
     lake = LakeTable(point, chosen.table, partial(chosen_text_batches, point, chosen))
     with ThreadPoolExecutor(1) as thread:  # the lake is read while the source answers, or rests
         of_lake = thread.submit(lambda: _pairs(lake))
@@ -133,29 +126,25 @@ def compare_keys(
         len(lake_pairs[0]),
         differing.counts(),
         tuple(_described(source, lake, listed)),
-        source_seconds=round(pace.worked, 3),
+        source_seconds=round(server.pace.worked - worked, 3),
     )
     return _with_others(result, chosen, others, of_source, lake_pairs[0])
 
 
 @dataclass
 class _Source:
-    connection: psycopg.Connection[Any]
+    server: Sessions
     chosen: KeyRows
-    pace: Pace
 
     @cached_property
     def key(self) -> list[TextColumn]:
         table = self.chosen.table
-        return list(text_columns(self.connection, table.relation_id, self.chosen.key).values())
+        return list(text_columns(self.server.first, table.relation_id, self.chosen.key).values())
 
     def pairs(self, chosen: KeyRows) -> tuple[Hashes, Hashes]:
         """Key and row hash of the rows that have one of the keys."""
-        parts = [(_NOTHING, _NOTHING)]
-        for piece in chosen.pieces(self.key):
-            with self.pace.working(), reading(self.connection, self.chosen.table, locks_stay=False):
-                parts.append(SourceTable(self.connection, piece).hashes(None))
-            self.pace.rest()
+        read = self.server.each(chosen.pieces(self.key), lambda source: source.hashes(None))
+        parts = [(_NOTHING, _NOTHING), *read]
         keys, rows = (np.concatenate([part[side] for part in parts]) for side in (0, 1))
         own = np.isin(keys, chosen.hashes)
         return keys[own], rows[own]
@@ -163,10 +152,9 @@ class _Source:
     def details(self, hashes: Sequence[int]) -> dict[int, RowDetail]:
         """The rows with these key hashes."""
         details: dict[int, RowDetail] = {}
-        for piece in self.chosen.of(hashes).pieces(self.key):
-            with self.pace.working(), reading(self.connection, self.chosen.table, locks_stay=False):
-                details |= SourceTable(self.connection, piece).details(hashes)
-            self.pace.rest()
+        pieces = self.chosen.of(hashes).pieces(self.key)
+        for some in self.server.each(pieces, lambda source: source.details(hashes)):
+            details |= some
         return details
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from slotlake.decoder.errors import SlotlakeError
 from slotlake.expectations.results import CHANGED, ROLLING, Report
-from slotlake.expectations.scopes.pace import StoppedError
+from slotlake.expectations.sessions.pace import StoppedError
 from slotlake.infra.care.verification import Begun, VerifyRequest, begin
 from slotlake.infra.progress import silent
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from slotlake.decoder.catalog.vanished import VanishedError
 from slotlake.decoder.errors import LockedError
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.slots.slot import ExportedSnapshot
-from slotlake.expectations.reconcile import DIFFERENCES_MAX, Manner, reconcile
+from slotlake.expectations.reconcile import DIFFERENCES_MAX, Manner, Piece, compare_pieces, reconcile
 from slotlake.expectations.results import (
     CHANGED,
     FULL,
@@ -25,18 +26,15 @@ from slotlake.expectations.results import (
     joined,
 )
 from slotlake.expectations.scopes.key_rows import KeyRows, compare_keys
-from slotlake.expectations.scopes.pace import Pace
-from slotlake.expectations.scopes.slices import Slice
+from slotlake.expectations.sessions.pace import Pace
+from slotlake.expectations.sessions.pool import Sessions, sessions
 from slotlake.expectations.shapes import Compared, OtherRows
-from slotlake.expectations.source_side import hashes_escaped, snapshot_session
+from slotlake.expectations.source_side import hashes_escaped
 from slotlake.infra.care.changed import NO_KEY, ChangedTable, changes_since
 from slotlake.infra.care.rolling import RUN_SECONDS_MAX, Plan, Turn, plan_turns
-from slotlake.infra.progress import silent
 from slotlake.spark.names import postgres_name
 
 if TYPE_CHECKING:
-    import psycopg
-
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.spark.read.point import ReadPoint
@@ -54,6 +52,7 @@ class Comparison:
         verified: the note of what was found equal before.
         scope: as in `slotlake.infra.care.verification.VerifyRequest`.
         source_load: likewise.
+        connections: likewise.
         whole: tables of which all rows were compared, whatever the scope is.
         plan: the slices whose turn it is.
         turns: those that were compared, and whether they were equal.
@@ -67,6 +66,7 @@ class Comparison:
     verified: dict[str, Any]
     scope: str
     source_load: float | None = None
+    connections: int = 1
     whole: set[str] = field(default_factory=set)
     plan: Plan | None = None
     turns: list[tuple[Turn, bool]] = field(default_factory=list)
@@ -90,43 +90,43 @@ class Comparison:
             SourceError: the server cannot be reached, or may not be read in full.
             LakeError: the lake cannot be read.
         """
-        pace = self.pace
         if self.scope == CHANGED:
-            report = self._changed(pace, progress)
+            report = self._changed(progress)
         elif self.scope == ROLLING:
-            report = self._rolling(pace, progress)
+            report = self._rolling(progress)
         else:
-            report = self._whole(self.tables, pace, progress)
-        return replace(report, scope=self.scope, source_seconds=round(pace.worked, 3))
+            report = self._whole(self.tables, progress)
+        return replace(report, scope=self.scope, source_seconds=round(self.pace.worked, 3))
 
-    def _rolling(self, pace: Pace, progress: Progressing) -> Report:
+    def _rolling(self, progress: Progressing) -> Report:
         """Compare the slices whose turn it is, for a limited time: the snapshot stays open meanwhile."""
         started, within = time.monotonic(), self.pipeline.file.verify.full_within
         assert within is not None
         self.plan = plan_turns(self.pipeline, self.tables, self.point, self.verified, within)
         results: dict[str, TableResult] = {}
-        for done, turn in enumerate(self.plan.turns):
-            if done and time.monotonic() - started > min(RUN_SECONDS_MAX, within / 10):
-                break
-            progress("compare slices", done, len(self.plan.turns))
-            name = postgres_name(turn.table.schema, turn.table.table)
-            result = self._reconciled([turn.table], pace, silent, {name: turn.slice}).tables.get(name)
-            if result is not None:
-                self.turns.append((turn, result.equal))
-                results[name] = joined(results.get(name), replace(result, compared=turn.words))
+        turns = self.plan.turns
+        compared = compare_pieces(
+            self.pipeline.source.dsn,
+            self.snapshot.snapshot,
+            [Piece(turn.table, turn.slice) for turn in turns],
+            self.point,
+            self._manner(),
+        )
+        with closing(compared):
+            progress("compare slices", 0, len(turns))
+            for done, (turn, (_, result)) in enumerate(zip(turns, compared, strict=True), 1):
+                progress("compare slices", done, len(turns))
+                if result is not None:
+                    self.turns.append((turn, result.equal))
+                    results[result.table] = joined(
+                        results.get(result.table), replace(result, compared=turn.words)
+                    )
+                if time.monotonic() - started > min(RUN_SECONDS_MAX, within / 10):
+                    break
         return Report(format_lsn(self.snapshot.lsn), results, round(time.monotonic() - started, 3))
 
-    def _whole(self, tables: Sequence[SourceTable], pace: Pace, progress: Progressing) -> Report:
+    def _whole(self, tables: Sequence[SourceTable], progress: Progressing) -> Report:
         self.whole |= {postgres_name(table.schema, table.table) for table in tables}
-        return self._reconciled(tables, pace, progress, {})
-
-    def _reconciled(
-        self,
-        tables: Sequence[SourceTable],
-        pace: Pace,
-        progress: Progressing,
-        slices: Mapping[str, Slice],
-    ) -> Report:
         # Executors hash whole tables; of a slice, or of some keys, the rows are read here.
         point = self.pipeline.for_comparing(self.point) if self.scope == FULL else self.point
         return reconcile(
@@ -136,10 +136,13 @@ class Comparison:
             point,
             lsn=self.snapshot.lsn,
             progress=progress,
-            manner=Manner(self.others, pace, slices),
+            manner=self._manner(),
         )
 
-    def _changed(self, pace: Pace, progress: Progressing) -> Report:
+    def _manner(self) -> Manner:
+        return Manner(self.others, self.pace, self.connections)
+
+    def _changed(self, progress: Progressing) -> Report:
         started = time.monotonic()
         changes = changes_since(self.pipeline, self.tables, self.verified, self.point.position)
         results = {
@@ -149,21 +152,19 @@ class Comparison:
         }
         unknown = [each for each in changes.tables if each.touched.unknown]
         known = [each for each in changes.tables if not each.touched.unknown]
-        results |= {result.table: result for result in self._by_key(known, pace, progress)}
+        results |= {result.table: result for result in self._by_key(known, progress)}
         if unknown:
             words = {postgres_name(t.table.schema, t.table.table): t.words for t in unknown}
-            whole = self._whole([each.table for each in unknown], pace, progress)
+            whole = self._whole([each.table for each in unknown], progress)
             results |= {name: replace(each, compared=words[name]) for name, each in whole.tables.items()}
         return Report(format_lsn(self.snapshot.lsn), results, round(time.monotonic() - started, 3))
 
-    def _by_key(
-        self, tables: Sequence[ChangedTable], pace: Pace, progress: Progressing
-    ) -> Iterator[TableResult]:
+    def _by_key(self, tables: Sequence[ChangedTable], progress: Progressing) -> Iterator[TableResult]:
         if not tables:
             return
         mirrors = {(table.schema, table.table): table for table in self.point.tables()}
-        with snapshot_session(self.pipeline.source.dsn, self.snapshot.snapshot) as connection:
-            pace.begin(connection)
+        dsn, snapshot = self.pipeline.source.dsn, self.snapshot.snapshot
+        with sessions(dsn, snapshot, self.connections, self.pace) as server:
             for done, changed in enumerate(tables):
                 progress("compare changed rows", done, len(tables))
                 name = postgres_name(changed.table.schema, changed.table.table)
@@ -171,20 +172,18 @@ class Comparison:
                 if mirror is None:
                     yield TableResult(name, 0, 0, {NO_TABLE: 1}, (Difference(NO_TABLE),))
                     continue
-                escaped = hashes_escaped(connection)
+                escaped = hashes_escaped(server.first)
                 compared = Compared.of(name, changed.table, mirror, escaped=escaped)
-                result = self._keys(connection, compared, changed, pace)
+                result = self._keys(server, compared, changed)
                 if result is not None:
                     yield replace(result, compared=changed.words)
 
-    def _keys(
-        self, connection: psycopg.Connection[Any], table: Compared, changed: ChangedTable, pace: Pace
-    ) -> TableResult | None:
+    def _keys(self, server: Sessions, table: Compared, changed: ChangedTable) -> TableResult | None:
         if not table.key:
             return TableResult(table.name, 0, 0, left=NO_KEY)
         try:
             rows = KeyRows(table, changed.touched.keys)
-            return compare_keys(connection, rows, self.point, self.others, pace, DIFFERENCES_MAX)
+            return compare_keys(server, rows, self.point, self.others, DIFFERENCES_MAX)
         except VanishedError:
             return None
         except LockedError as error:

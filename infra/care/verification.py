@@ -61,6 +61,7 @@ class VerifyRequest:
         scope: one of `slotlake.expectations.results.SCOPES`.
         tables: as PostgreSQL writes them; none: all.
         source_load: the share of one core of the source that the comparison may take; None: all of it.
+        connections: how many read the source at the same time; None: as the pipeline file says.
         slot_timeout_seconds: how long to wait for transactions that are open at the start.
         at_least: an LSN that the lake is said to have reached.
     """
@@ -68,6 +69,7 @@ class VerifyRequest:
     scope: str = FULL
     tables: Sequence[str] = ()
     source_load: float | None = None
+    connections: int | None = None
     slot_timeout_seconds: float = 60.0
     at_least: str | None = None
 
@@ -157,8 +159,9 @@ def begin(pipeline: OpenPipeline, request: VerifyRequest, progress: Progressing)
         verified = read_verified(pipeline.file.state_dir)
         if request.scope == CHANGED:
             fetch_batches(pipeline, verified, point.position)
+        count = request.connections or pipeline.file.verify.connections_for(request.source_load)
         comparison = Comparison(
-            pipeline, snapshot, point, tables, verified, request.scope, request.source_load
+            pipeline, snapshot, point, tables, verified, request.scope, request.source_load, count
         )
         return Begun(comparison, aside, resources.pop_all())
 

@@ -191,7 +191,7 @@ def _follow(pipeline: Any, stop: bool) -> None:
 
 
 @commands.command(rich_help_panel=WORK)
-def verify(
+def verify(  # noqa: PLR0913, PLR0917 - each is an option
     pipeline: PipelineArgument,
     as_json: JsonOption = False,
     table: Annotated[
@@ -217,6 +217,15 @@ def verify(
             help="Share of one core of the source that the comparison may take. Default: no limit.",
         ),
     ] = None,
+    connections: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=64,
+            help="Connections that read the source at once. Default: verify.connections, else the cores, "
+            "2 to 4; with --source-load 1.",
+        ),
+    ] = None,
     slot_timeout: Annotated[
         float,
         typer.Option(help="Seconds to wait for the end of the transactions that are open at the start."),
@@ -234,6 +243,7 @@ def verify(
             scope,
             table or (),
             source_load=source_load,
+            connections=connections,
             progress=progress,
             slot_timeout_seconds=slot_timeout,
         )

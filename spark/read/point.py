@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -231,13 +231,16 @@ class ReadPoint:
         return (row for batch in every for row in zip(*(c.to_pylist() for c in batch.columns), strict=True))
 
     def text_batches(self, table: str, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """As :meth:`rows`, in Arrow string columns named by the source's columns.
+        """As :meth:`rows`, in Arrow string columns named by the source's columns."""
+        typed, printed = self.batches_to_print(table, columns)
+        return map(printed, typed)
 
-        Raises:
-            KeyError: no such table, or column.
-        """
+    def batches_to_print(
+        self, table: str, columns: Sequence[str] | None = None
+    ) -> tuple[Iterator[pa.RecordBatch], Callable[[pa.RecordBatch], pa.RecordBatch]]:
+        """As :meth:`text_batches`: the rows as they are read, and what makes texts of a batch of them."""
         chosen, typed = self.typed_batches(table, columns)
-        return (_as_text(batch, chosen) for batch in typed)
+        return typed, partial(_as_text, chosen=chosen)
 
     def arrow_batches(self, table: str, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Typed columns by source name, each that may be inexact followed by its ``<name>__exact`` text.

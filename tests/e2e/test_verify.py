@@ -179,7 +179,7 @@ def test_batches_go_on_while_a_verification_reads(
         return sums(table)
 
     monkeypatch.setattr(LakeTable, "sums", published_meanwhile)
-    report = pipeline.verify()
+    report = pipeline.verify(connections=1)  # with more, tables are read at the same time
     assert report.equal
     assert len(positions) == 2
     assert all(parse_lsn(lsn) > parse_lsn(report.lsn) for lsn in positions)

@@ -259,6 +259,7 @@ LONGER = {
     "direct_vs_merge",
     "verify_by_executors",
     "verify_load_percent",
+    "verify_connections",
     "two_workers_vs_one",
 }
 TRIED = [name for name in BENCHES if name not in LONGER or os.environ.get("SLOTLAKE_TEST_LONG")]

@@ -54,6 +54,7 @@ def _file(folder: Path, more: str) -> Path:
         ("spark: {driver_memory: much}", "spark.driver_memory", "for example 2g"),
         ("airflow: {verify: hourly}", "airflow.verify", "daily, every_batch, manual"),
         ("airflow: {verify: 0}", "airflow.verify", "daily, every_batch, manual"),
+        ("verify: {connections: 0}", "verify.connections", "greater than or equal to 1"),
         ("airflow: {schedule: on_changes}", "airflow.schedule", "on_change, a cron expression"),
         ("airflow: {schedule: 0}", "airflow.schedule", "1 or more"),
         ("airflow: {maintenance: on_change}", "airflow.maintenance", "a cron expression"),
@@ -186,6 +187,15 @@ def test_what_is_of_rest_catalogs_needs_one(
         ("'@weekly'", "@weekly"),
     ],
 )
+def test_how_many_connections_a_verification_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = load_pipeline(_file(tmp_path, "")).verify
+    for cores, count in ((1, 2), (3, 3), (32, 4)):
+        monkeypatch.setattr("os.cpu_count", lambda cores=cores: cores)
+        assert (usual.connections_for(None), usual.connections_for(0.1)) == (count, 1)
+    chosen = load_pipeline(_file(tmp_path, "verify: {connections: 6}")).verify
+    assert (chosen.connections_for(None), chosen.connections_for(0.1)) == (6, 6)
+
+
 def test_when_a_verification_runs(tmp_path: Path, verify: str, when: object) -> None:
     file = load_pipeline(_file(tmp_path, f"airflow: {{verify: {verify}}}" if verify else ""))
     assert scheduling.verification(file, "asset") == when
