@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -144,7 +144,7 @@ class LakeTable:
         return ((batch, keys) for batch, keys, _ in self.hashed())
 
     def _detailed(self, batch: pa.RecordBatch, hashes: Hashes) -> Iterator[tuple[int, RowDetail]]:
-        names = [(name, python_values(batch.column(name))) for name, _ in self.table.named]
+        names = [(name, _shown(batch.column(name))) for name, _ in self.table.named]
         values = [
             _column_hashes(self._hashable(batch, name), i) for i, (name, _) in enumerate(self.table.values)
         ]
@@ -181,6 +181,15 @@ class LakeTable:
     def _hashable(self, batch: pa.RecordBatch, name: str) -> pa.Array:
         column = batch.column(name)
         return escaped_texts(column) if self.table.escaped else column
+
+
+def _shown(texts: pa.Array) -> list[Any]:
+    """Texts, to name rows by; of a damaged file they may be no UTF-8."""
+    try:
+        return python_values(texts)
+    except UnicodeDecodeError:
+        stored = texts.cast(pa.large_binary()).to_pylist()
+        return [None if each is None else each.decode("utf-8", "replace") for each in stored]
 
 
 def _column_hashes(column: pa.Array, number: int) -> list[int | None]:

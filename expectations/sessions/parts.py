@@ -89,12 +89,12 @@ def divided(connection: psycopg.Connection[Any], tables: Sequence[Compared]) -> 
     files = files_of(connection, [each.relation_id for each in planned.values()])
     with connection.transaction(force_rollback=True):
         parts = plan_parts(connection, dict.fromkeys(planned.values()))
-    found = {}
+    plans = {}
     for table, each in planned.items():
         pieces = tuple(_part(table, part) for part in _joined(parts[each]))
         if len(pieces) > 1 and each.relation_id in files:
-            found[table] = Divided(table, pieces, files[each.relation_id])
-    return found
+            plans[table] = Divided(table, pieces, files[each.relation_id])
+    return plans
 
 
 def _joined(parts: Sequence[Part]) -> Iterator[Part]:

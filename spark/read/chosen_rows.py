@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, GreaterThanOrEqual, LessThan
 
 from slotlake.decoder.compiled.arrays import arrow
-from slotlake.spark.read.point import scan_columns_of
+from slotlake.spark.read.columns import scan_columns_of, text_of
 from slotlake.spark.read.scan import Probe
 
 if TYPE_CHECKING:
@@ -102,8 +102,8 @@ class _Texts:
         place = 0
         for column, exact in self.chosen:
             if column.name == name:
-                return column.representation.text(
-                    self.batch.column(place), self.batch.column(place + 1) if exact else None
+                return text_of(
+                    column, self.batch.column(place), self.batch.column(place + 1) if exact else None
                 )
             place += 1 + exact
         raise KeyError(name)

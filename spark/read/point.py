@@ -29,6 +29,7 @@ from slotlake.spark.publish.past import location_at
 from slotlake.spark.publish.points import choose
 from slotlake.spark.publish.position import commits_name, position_of, require_known_format
 from slotlake.spark.read import newest
+from slotlake.spark.read.columns import as_text, scan_columns_of
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables import soft_deletes
 from slotlake.spark.tables.metadata import LSN, Metadata
@@ -38,7 +39,7 @@ from slotlake.spark.tables.settle import schema_id_at, shape_at
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression
 
-    from slotlake.spark.read.scan import Probe, ScanColumn
+    from slotlake.spark.read.scan import Probe
 
     FilesOf = Callable[[Mapping[str, int], Sequence[LakeColumn]], tuple[BooleanExpression, Probe]]
 
@@ -240,7 +241,7 @@ class ReadPoint:
     ) -> tuple[Iterator[pa.RecordBatch], Callable[[pa.RecordBatch], pa.RecordBatch]]:
         """As :meth:`text_batches`: the rows as they are read, and what makes texts of a batch of them."""
         chosen, typed = self.typed_batches(table, columns)
-        return typed, partial(_as_text, chosen=chosen)
+        return typed, partial(as_text, chosen=chosen)
 
     def arrow_batches(self, table: str, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Typed columns by source name, each that may be inexact followed by its ``<name>__exact`` text.
@@ -316,7 +317,7 @@ class ReadPoint:
             self.pinned[name].field_ids, [by_name[column] for column in columns]
         )
         typed = scan(self.pinned[name].location, self._snapshot_id(name), scan_columns, HOLDS)
-        return (_as_text(batch, chosen) for batch in typed)
+        return (as_text(batch, chosen) for batch in typed)
 
     def typed_batches(
         self, table: str, columns: Sequence[str] | None, files: FilesOf | None = None
@@ -354,7 +355,7 @@ class ReadPoint:
         if not self._schema(name).soft_deletes:
             return None
         chosen, typed = self._rows_by_state(name, columns, deleted=True)
-        return (_as_text(batch, chosen) for batch in typed)
+        return (as_text(batch, chosen) for batch in typed)
 
     def _rows_by_state(
         self, name: LakeName, columns: Sequence[str] | None, *, deleted: bool
@@ -369,31 +370,3 @@ class ReadPoint:
         scan_columns.append(ScanColumn(ids[soft_deletes.DELETED], pa.field(soft_deletes.DELETED, pa.bool_())))
         batches = scan(self.pinned[name].location, self._snapshot_id(name), scan_columns)
         return chosen, (soft_deletes.with_state(batch, deleted) for batch in batches)
-
-
-def scan_columns_of(
-    ids: Mapping[str, int], columns: Sequence[LakeColumn]
-) -> tuple[list[tuple[LakeColumn, bool]], list[ScanColumn]]:
-    """Return columns, whether each has a companion, and what is to be read for them."""
-    from slotlake.spark.read.scan import ScanColumn
-
-    chosen = [(column, column.exact and column.exact_name in ids) for column in columns]
-    scan_columns = []
-    for column, exact in chosen:
-        scan_columns.append(
-            ScanColumn(ids[column.lake_name], pa.field(column.name, column.representation.arrow))
-        )
-        if exact:
-            scan_columns.append(
-                ScanColumn(ids[column.exact_name], pa.field(f"{column.name}__exact", pa.string()))
-            )
-    return chosen, scan_columns
-
-
-def _as_text(batch: pa.RecordBatch, chosen: Sequence[tuple[LakeColumn, bool]]) -> pa.RecordBatch:
-    remaining = iter(batch.columns)
-    arrays = []
-    for column, exact in chosen:
-        values = next(remaining)
-        arrays.append(column.representation.text(values, next(remaining) if exact else None))
-    return pa.RecordBatch.from_arrays(arrays, names=[column.name for column, _ in chosen])

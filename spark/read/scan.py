@@ -21,6 +21,7 @@ from pyiceberg.table import FileScanTask, StaticTable
 from slotlake.decoder.compiled.arrays import nulls
 from slotlake.decoder.errors import LakeError
 from slotlake.spark import lake_files
+from slotlake.spark.read.columns import MENDED
 from slotlake.spark.storage.file_io import FILE_IO
 from slotlake.spark.tables.deletion_vectors import VectorFiles
 from slotlake.spark.tables.position_deletes import PositionDeletes, Positions
@@ -107,6 +108,26 @@ def filled_counts(metadata_location: str, snapshot_id: int, field_ids: Collectio
 
 
 def _live_rows(location: str, columns: Sequence[ScanColumn], deleted: Positions) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from _rows_of_file(location, columns, deleted)
+    except (pa.ArrowException, UnicodeDecodeError):  # what Arrow says of it may have a value
+        raise LakeError(
+            "a data file of the lake cannot be decoded: it is damaged", where=location, way_out=MENDED
+        ) from None
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise LakeError(
+            f"a data file of the lake cannot be read: {error}",
+            where=location,
+            way_out="its snapshot may have been expired meanwhile: run again, or read a newer position. If "
+            f"the file is damaged: {MENDED}",
+        ) from error
+
+
+def _rows_of_file(
+    location: str, columns: Sequence[ScanColumn], deleted: Positions
+) -> Iterator[pa.RecordBatch]:
     schema = pa.schema([column.field for column in columns])
     with (
         lake_files.open_to_read(location) as source,

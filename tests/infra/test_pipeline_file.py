@@ -174,6 +174,15 @@ def test_what_is_of_rest_catalogs_needs_one(
     assert lake_settings(load_pipeline(path)).is_rest
 
 
+def test_how_many_connections_a_verification_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = load_pipeline(_file(tmp_path, "")).verify
+    for cores, count in ((1, 2), (3, 3), (32, 4)):
+        monkeypatch.setattr("os.cpu_count", lambda cores=cores: cores)
+        assert (usual.connections_for(None), usual.connections_for(0.1)) == (count, 1)
+    chosen = load_pipeline(_file(tmp_path, "verify: {connections: 6}")).verify
+    assert (chosen.connections_for(None), chosen.connections_for(0.1)) == (6, 6)
+
+
 @pytest.mark.parametrize(
     ("verify", "when"),
     [
@@ -187,15 +196,6 @@ def test_what_is_of_rest_catalogs_needs_one(
         ("'@weekly'", "@weekly"),
     ],
 )
-def test_how_many_connections_a_verification_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    usual = load_pipeline(_file(tmp_path, "")).verify
-    for cores, count in ((1, 2), (3, 3), (32, 4)):
-        monkeypatch.setattr("os.cpu_count", lambda cores=cores: cores)
-        assert (usual.connections_for(None), usual.connections_for(0.1)) == (count, 1)
-    chosen = load_pipeline(_file(tmp_path, "verify: {connections: 6}")).verify
-    assert (chosen.connections_for(None), chosen.connections_for(0.1)) == (6, 6)
-
-
 def test_when_a_verification_runs(tmp_path: Path, verify: str, when: object) -> None:
     file = load_pipeline(_file(tmp_path, f"airflow: {{verify: {verify}}}" if verify else ""))
     assert scheduling.verification(file, "asset") == when

@@ -1,0 +1,65 @@
+"""The columns of a lake table as files have them, and their values as PostgreSQL prints them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from slotlake.decoder.errors import LakeError
+
+if TYPE_CHECKING:
+    from slotlake.spark.read.scan import ScanColumn
+    from slotlake.spark.tables.schema import LakeColumn
+
+MENDED = "restore the file, or read the table again: slotlake backfill with the table's name"
+
+
+def scan_columns_of(
+    ids: Mapping[str, int], columns: Sequence[LakeColumn]
+) -> tuple[list[tuple[LakeColumn, bool]], list[ScanColumn]]:
+    """Return columns, whether each has a companion, and what is to be read for them."""
+    from slotlake.spark.read.scan import ScanColumn
+
+    chosen = [(column, column.exact and column.exact_name in ids) for column in columns]
+    scan_columns = []
+    for column, exact in chosen:
+        scan_columns.append(
+            ScanColumn(ids[column.lake_name], pa.field(column.name, column.representation.arrow))
+        )
+        if exact:
+            scan_columns.append(
+                ScanColumn(ids[column.exact_name], pa.field(f"{column.name}__exact", pa.string()))
+            )
+    return chosen, scan_columns
+
+
+def text_of(column: LakeColumn, values: pa.Array, exact: pa.Array | None) -> pa.Array:
+    """Return the texts of a column as PostgreSQL prints them.
+
+    Raises:
+        LakeError: it has a value that nothing of slotlake has written.
+    """
+    try:
+        return column.representation.text(values, exact)
+    except (ValueError, pa.ArrowException):  # what they say may have the value
+        raise LakeError(
+            "the lake has a value that its type does not allow: a data file is damaged",
+            where=f"column {column.name}",
+            way_out=MENDED,
+        ) from None
+
+
+def as_text(batch: pa.RecordBatch, chosen: Sequence[tuple[LakeColumn, bool]]) -> pa.RecordBatch:
+    """Return a batch of typed columns, some of them followed by their exact texts, as a batch of texts.
+
+    Raises:
+        LakeError: as `text_of`.
+    """
+    remaining = iter(batch.columns)
+    arrays = []
+    for column, exact in chosen:
+        values = next(remaining)
+        arrays.append(text_of(column, values, next(remaining) if exact else None))
+    return pa.RecordBatch.from_arrays(arrays, names=[column.name for column, _ in chosen])
