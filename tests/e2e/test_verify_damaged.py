@@ -48,7 +48,7 @@ def opened(database: Database, session: Any, tmp_path: Path) -> Iterator[tuple[D
 
 
 def test_no_flipped_byte_goes_unnoticed(opened: tuple[Database, Any, Path]) -> None:
-    """Equal only if the file still has the same values; else a difference, or an error with file or column."""
+    """Equal only if the file still has the same values; else a difference, or an error with its place."""
     database, pipeline, file = opened
     whole, chance = file.read_bytes(), random.Random(1)
     same, outcomes = pq.read_table(file), Counter[str]()

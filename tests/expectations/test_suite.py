@@ -81,6 +81,22 @@ def test_the_verdict_and_every_key_are_in_pages_that_load_nothing(tmp_path: Path
 
 
 @pytest.mark.seconds
+def test_an_action_that_somebody_gave_the_checkpoint_stays(tmp_path: Path) -> None:
+    """And it runs with the verdict, also of a suite that has other tables by then."""
+    from great_expectations.checkpoint import UpdateDataDocsAction
+
+    validate(report(EQUAL), tmp_path, "shop")
+    context = suite.open_context(tmp_path)
+    given = context.checkpoints.get("shop")
+    given.actions = [*given.actions, UpdateDataDocsAction(name="mine", site_names=["local_site"])]
+    given.save()
+    for _ in range(2):
+        assert not validate(report(EQUAL, ODD), tmp_path, "shop").success
+    actions = suite.open_context(tmp_path).checkpoints.get("shop").actions
+    assert [each.name for each in actions].count("mine") == 1
+
+
+@pytest.mark.seconds
 @pytest.mark.usefixtures("no_network")
 def test_tables_may_come_and_go_and_the_history_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
