@@ -25,7 +25,7 @@ from slotlake.expectations.source_side import RowDetail, SourceTable, Sums, hash
 
 Row = tuple[str | None, ...]
 KINDS = (MISSING, EXTRA, DIFFERENT, DUPLICATED)
-# Rows of both sides, in the memory that they take at the peak, which is ROWS_AT_ONCE times some 60 bytes.
+# Rows of both sides. Their arrays take some 60 bytes each at the peak, the process some 100.
 ROWS_AT_ONCE = 8 << 20
 
 

@@ -39,6 +39,7 @@ from slotlake.expectations.results import (
     Difference,
     Report,
     TableResult,
+    rewritten,
 )
 from slotlake.expectations.scopes.slices import Slice, SliceRows
 from slotlake.expectations.sessions.pace import Pace
@@ -279,7 +280,9 @@ class _TableRun:
     def result(self, differences_max: int) -> TableResult | None:
         """Compare; look closer where needed.  None if the table was dropped meanwhile."""
         try:
-            return self._compared(differences_max)
+            result = self._compared(differences_max)
+            differs = bool(set(result.totals) - {NO_COLUMN})
+            return rewritten(result.table) if differs and self.server.was_rewritten(self.table) else result
         except VanishedError:
             return None
         except LockedError as error:

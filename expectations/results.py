@@ -20,9 +20,14 @@ HISTORY = "different in the open versions of its history"
 MARKED = "marked as deleted in lake, and not deleted"
 ASIDE = "set aside, and not followed"
 LOCKED = "locked at the source, and not compared"
+REWRITTEN = "rewritten at the source meanwhile, and not compared"
+NOT_COMPARED = frozenset((LOCKED, REWRITTEN))  # now: the next verification may
 FULL, CHANGED, ROLLING = "full", "changed", "rolling"
 SCOPES = (FULL, CHANGED, ROLLING)
-KINDS = (MISSING, EXTRA, DIFFERENT, DUPLICATED, NO_COLUMN, NO_TABLE, HISTORY, MARKED, ASIDE, LOCKED)
+KINDS = (
+    *(MISSING, EXTRA, DIFFERENT, DUPLICATED, NO_COLUMN, NO_TABLE, HISTORY, MARKED),
+    *(ASIDE, LOCKED, REWRITTEN),
+)
 # Who reads and hashes the lake's rows of a table.
 SLOTLAKE, EXECUTORS = "slotlake", "executors"
 
@@ -37,7 +42,7 @@ class Difference:
             columns, shortened.
         columns: of DIFFERENT and NO_COLUMN, the columns concerned.
         rows: how many rows this stands for: more than one for duplicates.
-        reason: of ASIDE and LOCKED, why.
+        reason: of ASIDE, LOCKED and REWRITTEN, why.
     """
 
     kind: str
@@ -95,6 +100,19 @@ class TableResult:
     def as_dict(self) -> dict[str, Any]:
         """JSON-able values."""
         return {"equal": self.equal, "differences_total": self.differences_total} | asdict(self)
+
+
+def rewritten(table: str) -> TableResult:
+    """Return the result of a table that differs, and was rewritten since the snapshot.
+
+    Args:
+        table: the source's name for it.
+    """
+    why = (
+        "TRUNCATE, an ALTER TABLE or VACUUM FULL gave it new files after the snapshot was taken, so rows of "
+        "before may not be seen any more; the next verification compares it"
+    )
+    return TableResult(table, 0, 0, {REWRITTEN: 1}, (Difference(REWRITTEN, reason=why),))
 
 
 def joined(first: TableResult | None, second: TableResult) -> TableResult:

@@ -23,7 +23,7 @@ from slotlake.decoder.compiled.arrays import elements, python_values
 from slotlake.expectations.differences import Differing, described, differing_rows
 from slotlake.expectations.hashing import KEY_SEED, Hashes, chain, escaped_texts
 from slotlake.expectations.lake_side import LakeTable
-from slotlake.expectations.results import HISTORY, MARKED, Difference, TableResult
+from slotlake.expectations.results import HISTORY, MARKED, Difference, TableResult, rewritten
 from slotlake.expectations.scopes.slices import WHOLE_NUMBERS
 from slotlake.expectations.sessions.pool import Sessions
 from slotlake.expectations.shapes import Compared, OtherRows
@@ -128,7 +128,9 @@ def compare_keys(
         tuple(_described(source, lake, listed)),
         source_seconds=round(server.pace.worked - worked, 3),
     )
-    return _with_others(result, chosen, others, of_source, lake_pairs[0])
+    result = _with_others(result, chosen, others, of_source, lake_pairs[0])
+    differs = not result.equal and server.was_rewritten(chosen.table)
+    return rewritten(result.table) if differs else result
 
 
 @dataclass

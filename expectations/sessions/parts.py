@@ -24,7 +24,8 @@ _JOINED_MAX = 16  # 1 GiB
 _FILES = f"""WITH RECURSIVE root AS (
     SELECT oid, relkind FROM pg_catalog.pg_class WHERE oid = ANY (%s)
 ), {LEAVES}
-SELECT root::bigint, relid::bigint, pg_catalog.pg_relation_filenode(relid)::bigint FROM leaf
+SELECT root::bigint, relid::bigint, pg_catalog.pg_relation_filenode(relid)::bigint, c.relfilenode::bigint
+FROM leaf JOIN pg_catalog.pg_class c ON c.oid = leaf.relid
 """
 Files = frozenset[tuple[int, int | None]]
 
@@ -73,9 +74,24 @@ def files_of(connection: psycopg.Connection[Any], oids: Sequence[int]) -> dict[i
     """
     files: dict[int, set[tuple[int, int | None]]] = {}
     with connection.transaction(force_rollback=True):
-        for root, leaf, file in connection.execute(_FILES.encode(), (list(oids),)).fetchall():
+        for root, leaf, file, _ in connection.execute(_FILES.encode(), (list(oids),)).fetchall():
             files.setdefault(int(root), set()).add((int(leaf), file))
     return {root: frozenset(of_root) for root, of_root in files.items()}
+
+
+def was_rewritten(connection: psycopg.Connection[Any], oid: int) -> bool:
+    """Return whether a table, or a partition of it, has other files than the connection's snapshot says.
+
+    TRUNCATE and some kinds of ALTER TABLE are not MVCC-safe: who reads under an older snapshot finds no row
+    (manual, "Caveats" of concurrency control).
+
+    Args:
+        connection: within a transaction.
+        oid: the table's.
+    """
+    with connection.transaction(force_rollback=True):
+        files = connection.execute(_FILES.encode(), ([oid],)).fetchall()
+    return any(now != before for _, _, now, before in files)
 
 
 def divided(connection: psycopg.Connection[Any], tables: Sequence[Compared]) -> dict[Compared, Divided]:

@@ -23,7 +23,7 @@ import psycopg
 from slotlake.decoder.errors import ChangedMeanwhileError, SourceError
 from slotlake.decoder.server.source import explain
 from slotlake.expectations.sessions.pace import Pace
-from slotlake.expectations.sessions.parts import Divided, divided
+from slotlake.expectations.sessions.parts import Divided, divided, was_rewritten
 from slotlake.expectations.shapes import Compared
 from slotlake.expectations.source_side import SourceTable, reading, snapshot_session
 
@@ -125,6 +125,15 @@ class Sessions:
                 yield ahead.popleft().result()
         while ahead:
             yield ahead.popleft().result()
+
+    def was_rewritten(self, table: Compared) -> bool:
+        """Return whether rows that the snapshot has may be gone, because the table was rewritten since.
+
+        Args:
+            table: the table, or some rows of it.
+        """
+        oid = table.relation_id
+        return bool(oid) and self.ask(table, lambda source: was_rewritten(source.connection, oid)).result()
 
     def cancel(self) -> None:
         """End what the server computes; asked again: a statement that has not begun yet is not cancelled."""

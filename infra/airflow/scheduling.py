@@ -275,16 +275,16 @@ def verify(
 
     Raises:
         AirflowFailException: lake and source differ, or the step failed.
-        AirflowException: a table was locked, and all others are equal; a new attempt can help.
+        AirflowException: a table was locked or rewritten, and all others are equal; a new attempt can help.
     """
-    from slotlake.expectations.results import LOCKED
+    from slotlake.expectations.results import NOT_COMPARED
     from slotlake.infra.airflow.versions import AirflowException, AirflowFailException
 
     chosen = () if scope in (None, SCOPES[0]) else (scope,)
     report = run_step("verify", pipeline_file, covered(ranges), *chosen)
     if not report["equal"]:
         kinds = {kind for table in report["tables"].values() for kind in table.get("kinds", ())}
-        raise (AirflowException if kinds == {LOCKED} else AirflowFailException)(
+        raise (AirflowException if kinds <= NOT_COMPARED else AirflowFailException)(
             "\n".join(
                 [
                     *_different_tables(report["tables"]),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotlake.decoder.errors import BusyError
 from slotlake.decoder.lsn import format_lsn, parse_lsn
-from slotlake.expectations.results import ASIDE, CHANGED, FULL, LOCKED, ROLLING, Report, TableResult
+from slotlake.expectations.results import ASIDE, CHANGED, FULL, NOT_COMPARED, ROLLING, Report, TableResult
 from slotlake.infra.care.rolling import credit_after, note_turn
 from slotlake.infra.care.verified import changed_verified
 from slotlake.infra.journal.events import note_verification
@@ -85,7 +85,7 @@ def _note_open(verified: Note, comparison: Comparison, report: Report) -> None:
     names = {postgres_name(table.schema, table.table) for table in comparison.tables}
     for name in names | report.tables.keys():
         result, entry = report.tables.get(name), verified["open"].get(name)
-        if result is not None and set(result.totals) - {ASIDE, LOCKED}:
+        if result is not None and set(result.totals) - {ASIDE} - NOT_COMPARED:
             first = {"lsn": report.lsn, "time": round(time.time(), 3), "scope": report.scope}
             merged = {**first, **(entry or {}), "differences": result.differences_total}
             verified["open"][name] = merged | ({"scope": FULL} if name in comparison.whole else {})

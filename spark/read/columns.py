@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -10,18 +11,23 @@ import pyarrow as pa
 from slotlake.decoder.errors import LakeError
 
 if TYPE_CHECKING:
-    from slotlake.spark.read.scan import ScanColumn
     from slotlake.spark.tables.schema import LakeColumn
 
 MENDED = "restore the file, or read the table again: slotlake backfill with the table's name"
+
+
+@dataclass(frozen=True)
+class ScanColumn:
+    """A column to read: its Iceberg field id, and the Arrow field it becomes."""
+
+    field_id: int
+    field: pa.Field
 
 
 def scan_columns_of(
     ids: Mapping[str, int], columns: Sequence[LakeColumn]
 ) -> tuple[list[tuple[LakeColumn, bool]], list[ScanColumn]]:
     """Return columns, whether each has a companion, and what is to be read for them."""
-    from slotlake.spark.read.scan import ScanColumn
-
     chosen = [(column, column.exact and column.exact_name in ids) for column in columns]
     scan_columns = []
     for column, exact in chosen:
@@ -38,6 +44,11 @@ def scan_columns_of(
 def text_of(column: LakeColumn, values: pa.Array, exact: pa.Array | None) -> pa.Array:
     """Return the texts of a column as PostgreSQL prints them.
 
+    Args:
+        column: the column.
+        values: typed, as the lake has them.
+        exact: the exact texts; None for a column without them.
+
     Raises:
         LakeError: it has a value that nothing of slotlake has written.
     """
@@ -53,6 +64,10 @@ def text_of(column: LakeColumn, values: pa.Array, exact: pa.Array | None) -> pa.
 
 def as_text(batch: pa.RecordBatch, chosen: Sequence[tuple[LakeColumn, bool]]) -> pa.RecordBatch:
     """Return a batch of typed columns, some of them followed by their exact texts, as a batch of texts.
+
+    Args:
+        batch: the columns, in the order of ``chosen``.
+        chosen: each column, and whether its exact texts follow.
 
     Raises:
         LakeError: as `text_of`.

@@ -29,7 +29,7 @@ from slotlake.spark.publish.past import location_at
 from slotlake.spark.publish.points import choose
 from slotlake.spark.publish.position import commits_name, position_of, require_known_format
 from slotlake.spark.read import newest
-from slotlake.spark.read.columns import as_text, scan_columns_of
+from slotlake.spark.read.columns import ScanColumn, as_text, scan_columns_of
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables import soft_deletes
 from slotlake.spark.tables.metadata import LSN, Metadata
@@ -361,7 +361,7 @@ class ReadPoint:
         self, name: LakeName, columns: Sequence[str] | None, *, deleted: bool
     ) -> tuple[list[tuple[LakeColumn, bool]], Iterator[pa.RecordBatch]]:
         """As `_chosen`, of a mirror that keeps deleted rows: only these, or only the others."""
-        from slotlake.spark.read.scan import ScanColumn, scan
+        from slotlake.spark.read.scan import scan
 
         ids, schema = self.pinned[name].field_ids, self._schema(name)
         by_name = {column.name: column for column in schema.live if column.lake_name in ids}

@@ -21,7 +21,7 @@ from pyiceberg.table import FileScanTask, StaticTable
 from slotlake.decoder.compiled.arrays import nulls
 from slotlake.decoder.errors import LakeError
 from slotlake.spark import lake_files
-from slotlake.spark.read.columns import MENDED
+from slotlake.spark.read.columns import MENDED, ScanColumn
 from slotlake.spark.storage.file_io import FILE_IO
 from slotlake.spark.tables.deletion_vectors import VectorFiles
 from slotlake.spark.tables.position_deletes import PositionDeletes, Positions
@@ -29,14 +29,6 @@ from slotlake.spark.tables.position_deletes import PositionDeletes, Positions
 BATCH_ROWS = 64 * 1024
 _ALL: BooleanExpression = AlwaysTrue()
 _FIELD_ID = b"PARQUET:field_id"
-
-
-@dataclass(frozen=True)
-class ScanColumn:
-    """A column to read: its Iceberg field id, and the Arrow field it becomes."""
-
-    field_id: int
-    field: pa.Field
 
 
 @dataclass(frozen=True)

@@ -240,10 +240,15 @@ def test_owner_link_and_tags_are_those_of_the_pipeline_file(folder: Path) -> Non
 def test_a_table_that_is_locked_is_verified_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-    from slotlake.expectations.results import LOCKED, MISSING
+    from slotlake.expectations.results import LOCKED, MISSING, REWRITTEN
     from slotlake.infra.airflow import steps
 
-    for kinds, kind in (({LOCKED: 1}, AirflowException), ({MISSING: 1}, AirflowFailException)):
+    again = AirflowException
+    for kinds, kind in (
+        ({LOCKED: 1}, again),
+        ({REWRITTEN: 1}, again),
+        ({MISSING: 1}, AirflowFailException),
+    ):
         tables = {
             "public.t": {"equal": False, "kinds": {LOCKED: 1}},
             "public.u": {"equal": False, "kinds": kinds},

@@ -22,6 +22,7 @@ from slotlake.decoder.catalog.publications import source_tables
 from slotlake.decoder.copy import parts
 from slotlake.decoder.errors import LakeError, SourceUnavailableError
 from slotlake.expectations.reconcile import Manner
+from slotlake.expectations.results import REWRITTEN
 from slotlake.expectations.sessions.pace import Pace
 from slotlake.expectations.sessions.parts import Divided, divided
 from slotlake.expectations.sessions.pool import Sessions, sessions
@@ -206,6 +207,27 @@ def test_rows_that_move_between_two_parts(
         report = pair.compare(manner=Manner(connections=2))
     assert report.equal, report.as_dict()
     assert stood == [(name, False) for name in report.tables]
+
+
+@pytest.mark.parametrize("connections", [1, 3])
+@pytest.mark.parametrize(
+    "rewriting", ["TRUNCATE bag", "ALTER TABLE bag ALTER v TYPE bigint", "TRUNCATE two_2"]
+)
+def test_rows_that_no_older_snapshot_sees_any_more(
+    connections: int, rewriting: str, database: Database
+) -> None:
+    """They are no differences: the table is not compared.  What VACUUM FULL leaves is seen, and equal."""
+    database.execute(SCHEMA)
+    with paired(database) as pair:
+        database.execute(rewriting)
+        database.execute("VACUUM FULL wide")
+        report = pair.compare(manner=Manner(connections=connections))
+        (different,) = [table for table in report.tables.values() if not table.equal]
+        assert different.table == ('public."Parts"' if "two_2" in rewriting else "public.bag")
+        assert different.totals == {REWRITTEN: 1}
+        pair.rows("public.small").clear()
+        again = pair.compare(manner=Manner(connections=connections))
+    assert again.tables["public.small"].totals == {"missing in lake": 2}
 
 
 def test_a_connection_that_dies_is_named(database: Database) -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from slotlake.expectations.results import ASIDE, CHANGED, FULL, LOCKED, ROLLING
+from slotlake.expectations.results import ASIDE, CHANGED, FULL, LOCKED, REWRITTEN, ROLLING
 from slotlake.infra.cli.output import LINES_MAX, lines_of, set_aside_lines, warning_lines
 
 if TYPE_CHECKING:
@@ -170,5 +170,6 @@ def _verdict(result: TableResult) -> str:
         return "[yellow]not compared[/yellow]"
     if result.equal:
         return "[green]equal[/green]"
-    unequal = "set aside" if ASIDE in result.totals else "locked" if LOCKED in result.totals else "different"
+    others = {ASIDE: "set aside", LOCKED: "locked", REWRITTEN: "rewritten"}
+    unequal = next((word for kind, word in others.items() if kind in result.totals), "different")
     return f"[red]{unequal}[/red]"
