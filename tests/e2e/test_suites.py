@@ -35,7 +35,6 @@ TAXI = {
         },
     ],
 }
-EXAMPLES_MAX = 20  # of unexpected values, in Great Expectations' result format SUMMARY
 _ACTION = """
 from typing import Literal
 
@@ -134,51 +133,6 @@ def _a_verification_checks_it(database: Database, file: Path, capsys: pytest.Cap
     assert "the suite 'taxi.json' fails, 1 of 4 expectations" in " ".join(capsys.readouterr().out.split())
     database.execute("UPDATE rides SET passenger_count = 1 WHERE ride_id = 1")
     assert main(["verify", str(file)]) == 0
-
-
-def test_counts_against_yesterday_on_rows_that_stay_in_spark(
-    rides: tuple[Database, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Fewer rows than yesterday fail; of many rows that a suite does not expect, few come to Python."""
-    database, file = rides
-    _choose(file, "taxi.json")
-    came = _rows_that_come_to_python(monkeypatch)
-    with Pipeline.open(file) as pipeline:
-        pipeline.init()
-        assert pipeline.verify().success
-        database.execute(
-            "DELETE FROM rides WHERE ride_id <= 20;"
-            "UPDATE rides SET passenger_count = 0, pickup_datetime = NULL"
-        )
-        came.clear()
-        report = pipeline.verify()
-    assert report.equal
-    (result,) = report.suites
-    assert sorted(each.partition("(")[0] for each in result.failed) == [
-        "expect_column_values_to_be_between",
-        "expect_column_values_to_not_be_null",
-        "expect_table_row_count_to_be_between",
-    ]
-    assert any(": 180 of 180 rows" in each for each in result.failed)
-    assert came, "the counts at least"
-    assert max(came) <= EXAMPLES_MAX
-
-
-def _rows_that_come_to_python(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Note how many rows each answer of Spark has, from now on."""
-    from pyspark.sql.connect.dataframe import DataFrame
-
-    came = list[int]()
-    for name in ("collect", "toPandas", "toArrow"):
-        method = getattr(DataFrame, name)
-
-        def noted(frame: Any, method: Any = method) -> Any:
-            rows = method(frame)
-            came.append(len(rows))
-            return rows
-
-        monkeypatch.setattr(DataFrame, name, noted)
-    return came
 
 
 @LONG

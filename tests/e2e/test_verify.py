@@ -15,11 +15,9 @@ from slotlake import Pipeline
 from slotlake.decoder.errors import PipelineFileError
 from slotlake.decoder.lsn import parse_lsn
 from slotlake.expectations.lake_side import LakeTable
-from slotlake.expectations.results import REWRITTEN
-from slotlake.infra.care.verification import VerifyRequest, begin, summary
+from slotlake.infra.care.verification import summary
 from slotlake.infra.cli.main import main
 from slotlake.infra.journal.journal import Journal
-from slotlake.infra.progress import silent
 from tests.conftest import Database
 from tests.e2e.oracle import pipeline_file
 
@@ -185,23 +183,6 @@ def test_batches_go_on_while_a_verification_reads(
     assert report.equal
     assert len(positions) == 2
     assert all(parse_lsn(lsn) > parse_lsn(report.lsn) for lsn in positions)
-
-
-@pytest.mark.parametrize("scope", ["full", "changed"])
-def test_a_table_that_is_truncated_meanwhile_is_not_compared(
-    scope: str, opened: tuple[Database, Any]
-) -> None:
-    database, pipeline = opened
-    database.execute("UPDATE t SET v = 'new' WHERE id < 9; UPDATE other SET id = 2")
-    begun = begin(pipeline, VerifyRequest(scope), silent)
-    database.execute("TRUNCATE t")
-    report = begun.finish(silent)
-    assert report.tables["public.other"].equal
-    assert report.tables["public.t"].totals == {REWRITTEN: 1}
-    assert _line(pipeline)["unresolved"] == []
-    again = pipeline.verify(scope)
-    assert again.equal
-    assert again.tables["public.t"].lake_rows == 0
 
 
 def _line(pipeline: Any) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def paired(database: Database) -> Iterator[Pair]:
 
 
 @contextmanager
-def written(database: Database, seed: int) -> Iterator[None]:
+def written(database: Database, seed: int, writes: Sequence[str] = WRITES) -> Iterator[None]:
     """Write to the tables, and rewrite them, as long as the block runs."""
     ended, chance = threading.Event(), random.Random(seed)
 
@@ -95,7 +95,7 @@ def written(database: Database, seed: int) -> Iterator[None]:
         with database.connect() as connection:
             connection.execute("SET lock_timeout = '1s'")
             while not ended.is_set():
-                statement = chance.choice(WRITES).format(a=chance.randrange(1, ROWS))
+                statement = chance.choice(writes).format(a=chance.randrange(1, ROWS))
                 with_suppressed(connection, statement)
 
     thread = threading.Thread(target=write)
@@ -125,11 +125,15 @@ def test_equal_while_the_source_is_written_and_rewritten(
         database.execute(FILTER)
     chance = random.Random(seed_of_the_run())
     for number in range(6):
-        with paired(database) as pair, written(database, chance.randrange(1 << 30)):
+        # Of a table that was rewritten, nobody can say which rows differ: every other time nobody does.
+        writes = WRITES if number % 2 else WRITES[:-3]
+        with paired(database) as pair, written(database, chance.randrange(1 << 30), writes):
             report = pair.compare(manner=Manner(connections=2 + number % 3))
             assert report.equal, report.as_dict()
             rows = {name: len(table.rows) for name, table in pair.lake.held.items()}
             assert {name: table.source_rows for name, table in report.tables.items()} == rows
+            if writes is WRITES:
+                continue
             wrong = wrong_keys(pair, chance)
             report = pair.compare(manner=Manner(connections=2 + number % 3))
             listed = report.tables["public.wide"].differences
