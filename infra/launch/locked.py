@@ -4,7 +4,8 @@ The lock file is for everybody: it has Airflow and the tests' tools too.  uv wro
 others ask for it (``# via``).  Following these lines from the names in pyproject.toml gives a lock file of
 fewer packages, in the same versions, with the same hashes.
 
-``python -m slotlake.infra.launch.locked [--extra NAME]… [PACKAGE…]`` prints it.
+``python -m slotlake.infra.launch.locked [--extra NAME]… [PACKAGE…]`` prints it.  With ``--beyond FILE`` it
+prints what another lock file has that this one lacks: an image may have more (infra/deploy/executors.in).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from slotlake.infra.launch.environment import REQUIREMENTS
 from slotlake.infra.launch.errors import LaunchError
@@ -44,6 +46,16 @@ def locked(extras: Sequence[str] = (), packages: Sequence[str] = (), *, alone: b
         grown = len(wanted)
         wanted |= {name for name, asking in users.items() if asking & wanted}
     return "".join(entries[name] for name in sorted(wanted))
+
+
+def beyond(path: Path) -> str:
+    """Return the part of another lock file whose packages the lock file lacks.
+
+    Args:
+        path: of that file, compiled with the lock file's versions as constraints.
+    """
+    known = _entries(REQUIREMENTS.read_text())
+    return "".join(lines for name, lines in _entries(path.read_text()).items() if name not in known)
 
 
 def _entries(text: str) -> dict[str, str]:
@@ -87,6 +99,9 @@ def main(arguments: Sequence[str]) -> int:
         del words[at : at + 2]
     alone = "--only" in words
     try:
+        if words[:1] == ["--beyond"]:
+            print(beyond(Path(words[1])), end="")
+            return 0
         print(locked(extras, [word for word in words if word != "--only"], alone=alone), end="")
     except LaunchError as error:
         print(f"slotlake: {error}", file=sys.stderr)

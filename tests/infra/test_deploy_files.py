@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from packaging.requirements import Requirement
 
 from slotlake.infra.config.pipeline_file import load_pipeline
 from slotlake.infra.launch.errors import LaunchError
-from slotlake.infra.launch.locked import locked, main
+from slotlake.infra.launch.locked import beyond, locked, main
 from slotlake.infra.local import jars, java
 from slotlake.infra.local.jars import Jar
 from tests.conftest import ROOT
@@ -63,9 +64,33 @@ def test_the_dockerfile_copies_what_is_there_and_fetches_by_hash_only() -> None:
     commands = [rest for stage in stages.values() for word, rest in stage if word in ("RUN", "ADD")]
     assert not any(re.search(r"curl|wget|https?://", command) for command in commands)
     pip = [part for command in commands for part in command.split("&&") if "pip install" in part]
-    assert len(pip) == 4
+    assert len(pip) == 5
     assert all("$PIP_OPTIONS" in part or "--no-index" in part for part in pip)
     assert "--require-hashes" in (DEPLOY / "Dockerfile").read_text()
+
+
+def test_the_packages_of_an_image_are_chosen_by_what_is_copied_before(tmp_path: Path) -> None:
+    """The Dockerfile's own lines, in a folder with the files that the build has at that moment."""
+    chosen = []
+    for stage in ("build", "build-airflow"):
+        for word, rest in _stages()[stage]:
+            if word == "COPY" and stage == "build":
+                *names, target = rest.split()
+                assert target in ("./", *names)
+                subprocess.run(["cp", "-a", *(ROOT / name for name in names), tmp_path], check=True)
+            if word == "RUN" and "launch.locked" in rest:
+                line = (
+                    rest.partition("&&")[0]
+                    .replace("python3", sys.executable)
+                    .replace("/build/", f"{tmp_path}/")
+                )
+                variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(tmp_path / "src")}
+                subprocess.run(["sh", "-ec", line], cwd=tmp_path, env=variables, check=True)
+                chosen.append(set(NAME.findall((tmp_path / line.split()[-1]).read_text())))
+    assert len(chosen) == 3
+    assert chosen[0] == {"setuptools"}
+    assert {"pyspark", "thrift"} < chosen[1] < chosen[2]
+    assert {"apache-airflow-core", "asyncpg", "psycopg2-binary"} <= chosen[2] - chosen[1]
 
 
 def test_the_lock_files_part_for_an_image_is_whole_and_no_more() -> None:
@@ -130,6 +155,60 @@ def test_a_prepared_java_needs_no_cache_folder(tmp_path: Path, monkeypatch: pyte
     assert java.trust_options() == trusted
     assert not (tmp_path / "home").exists()
     assert java._wrapped(tmp_path / "another") == tmp_path / "home" / "java"  # prepared for another Java
+
+
+def test_the_image_for_airflow_has_more_than_the_lock_file_in_versions_that_fit(tmp_path: Path) -> None:
+    more = DEPLOY / "executors.txt"
+    text = more.read_text()
+    names = NAME.findall(text)
+    assert not set(names) & set(NAME.findall(locked()))
+    assert all("--hash=sha256:" in part for part in re.split(NAME, text)[2::2])
+    asked = re.findall(r"^([\w-]+)", (DEPLOY / "executors.in").read_text(), re.MULTILINE)
+    assert set(asked) <= set(names)
+    assert f"-r infra/deploy/{more.name}" in (DEPLOY / "Dockerfile").read_text()
+    both = tmp_path / "all.txt"
+    both.write_text((ROOT / "infra" / "requirements.txt").read_text() + text)
+    assert beyond(both) == text
+
+
+def test_a_probes_command_is_run_as_it_is() -> None:
+    script = DEPLOY / "airflow" / "entrypoint.sh"
+    done = subprocess.run(
+        ["sh", script, "sh", "-c", 'echo "$0 $1"; exit 3', "a b", "c"], capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (3, b"a b c\n")
+
+
+def test_old_logs_go_and_new_ones_stay(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    for name, days in (
+        ("dag_id=a/run/1.log", 3),
+        ("dag_id=a/run/2.log", 1),
+        ("dag_id=b/run/1.log", 3),
+        ("new/", 0),
+    ):
+        file = logs / name
+        (file if name.endswith("/") else file.parent).mkdir(parents=True, exist_ok=True)
+        if days:
+            file.touch()
+            for path in (file, *file.parents[:2]):
+                os.utime(path, (time.time() - days * 86400 - 60,) * 2)
+    variables = {
+        "PATH": os.environ["PATH"],
+        "AIRFLOW_HOME": str(tmp_path),
+        "AIRFLOW__LOG_RETENTION_DAYS": "2",
+    }
+    script = DEPLOY / "airflow" / "clean-logs.sh"
+    with subprocess.Popen(["bash", script], env=variables) as cleaning:
+        give_up = time.monotonic() + 20
+        while (logs / "dag_id=a/run/1.log").exists() or (logs / "dag_id=b/run/1.log").exists():
+            assert time.monotonic() < give_up
+            time.sleep(0.05)
+        assert cleaning.poll() is None
+        cleaning.terminate()
+        assert cleaning.wait(timeout=10) == 0
+    left = {path.relative_to(logs).as_posix() for path in logs.rglob("*")}
+    assert left == {"dag_id=a", "dag_id=a/run", "dag_id=a/run/2.log", "dag_id=b", "dag_id=b/run", "new"}
 
 
 COMPILES = """
@@ -230,7 +309,7 @@ def test_the_pages_name_files_variables_and_values_that_are_there() -> None:
     assert [name for name in named if not (ROOT / name.rstrip("./")).exists()] == []
     variables = {name for page in PAGES for name in re.findall(r"\bSLOTLAKE_[A-Z]+(?:_[A-Z]+)*", page)}
     sources = "".join(path.read_text() for path in (ROOT / "infra").rglob("*.py"))
-    assert [name for name in variables if name not in sources] == ["SLOTLAKE_TEST_LONG"]
+    assert [name for name in variables if name not in sources and "_TEST_" not in name] == []
 
 
 @pytest.mark.parametrize("name", ["slotlake@.service", "slotlake-pull@.service"])

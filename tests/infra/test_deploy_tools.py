@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
-import venv
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,21 @@ import pytest
 import yaml
 
 from slotlake.infra.config.pipeline_file import load_pipeline
-from slotlake.infra.launch.folders import home
-from tests.infra.deployment import COMPOSE, DEPLOY, HELM, built, needs_long, run
+from tests.infra.deployment import (
+    COMPOSE,
+    DEPLOY,
+    HELM,
+    NAMESPACE,
+    built,
+    needs_long,
+    restricted_kubernetes,
+    run,
+    schemas,
+)
+from tests.kubernetes.server import ApiServer
 
 CHART = DEPLOY / "helm" / "slotlake"
 VALUES = CHART / "ci" / "shop-values.yaml"
-SCHEMAS = "kubernetes-validate==1.37.0"
 pytestmark = [pytest.mark.server, pytest.mark.timeout(1800)]
 
 
@@ -134,7 +143,7 @@ def test_several_pods_need_the_state_in_a_store() -> None:
 
 @needs_long
 def test_kubernetes_schemas_accept_all_forms_of_the_chart(tmp_path: Path) -> None:
-    python = _schemas()
+    python = schemas()
     forms: tuple[tuple[str, ...], ...] = (
         (),
         ("--set", "init.enabled=false,liveness.silentMinutesMax=0"),
@@ -150,19 +159,27 @@ def test_kubernetes_schemas_accept_all_forms_of_the_chart(tmp_path: Path) -> Non
             run(python, "-m", "kubernetes_validate", "--strict", "--no-warn", "-k", version, file)
 
 
-def _schemas() -> Path:
-    """A Python with Kubernetes' schemas, in an environment of its own."""
-    folder = home() / SCHEMAS.replace("==", "-")
-    python = folder / "bin" / "python"
-    if not (folder / "made").exists():
-        venv.create(folder, clear=True, with_pip=True)
-        variables = {key: text for key, text in os.environ.items() if key != "PYTHONPATH"}
-        try:
-            run(python, "-m", "pip", "install", "-q", SCHEMAS, environment=variables)
-        except AssertionError as error:
-            pytest.skip(f"{SCHEMAS} cannot be installed: {str(error)[-300:]}")
-        (folder / "made").touch()
-    return python
+@pytest.fixture(scope="module")
+def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    with restricted_kubernetes(tmp_path_factory.mktemp("kubernetes") / "server") as server:
+        yield server
+
+
+@needs_long
+@pytest.mark.parametrize("options", [(), ("--set", "replicas=2,state.volume=false")])
+def test_an_api_server_takes_the_chart_and_its_pod_under_the_strictest_profile(
+    kubernetes: ApiServer, options: tuple[str, ...]
+) -> None:
+    documents = _rendered(*options)
+    for document in documents:
+        assert kubernetes.refusal(document, NAMESPACE) == "", document["kind"]
+    spec = {**_pod(documents)["spec"], "serviceAccountName": "default"}
+    claimed = [{"name": "state", "emptyDir": {}}] if not options else []
+    spec["volumes"] = [*spec["volumes"], *claimed]
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "shop-0"}, "spec": spec}
+    assert kubernetes.refusal(pod, NAMESPACE) == ""
+    spec["securityContext"] = {}
+    assert "violates PodSecurity" in kubernetes.refusal(pod, NAMESPACE)
 
 
 # -- units and policies ---------------------------------------------------------------------------------

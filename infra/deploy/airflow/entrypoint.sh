@@ -1,0 +1,3 @@
+#!/bin/sh
+# /entrypoint of the image `slotlake-airflow`: the probes of Airflow's official chart call a command through it.
+exec "$@"
