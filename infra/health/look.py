@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from slotlake.infra.pipeline_open import OpenPipeline
-    from slotlake.spark.read.point import Pinned, ReadPoint
+    from slotlake.spark.read.pinned import Pinned
+    from slotlake.spark.read.point import ReadPoint
 
 _POINTS_MAX = 100
 _EXACT_SECONDS_MAX = 2.0

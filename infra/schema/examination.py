@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -28,16 +29,50 @@ from slotlake.infra.source.fingerprints import (
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.spark.read.newest import Mirrors
     from slotlake.spark.read.point import ReadPoint
     from slotlake.spark.tables.schema import TableSchema
 
 Name = tuple[str, str]
-# Of each pipeline the tables that agreed, with both sides as they were.
-_AGREEING: WeakKeyDictionary[OpenPipeline, Mapping[Name, tuple[TableSchema, TableFingerprint]]] = (
-    WeakKeyDictionary()
-)
+_LATELY = 8  # pipelines of one process
 _UNPUBLISHED = frozenset({"left"})
 _ELSEWHERE = "rows changed while the table had another name"
+
+
+@dataclass(frozen=True, eq=False)
+class _Followed:
+    """The tables that the lake follows; the same object as before, if all have the same shapes.
+
+    Attributes:
+        mirrors: by schema and name.
+        names: by the OID of the source table that they were copied from.
+    """
+
+    mirrors: Mapping[Name, TableSchema]
+    names: Mapping[int, Sequence[Name]]
+
+    @classmethod
+    def of(cls, mirrors: Mapping[Name, TableSchema]) -> _Followed:
+        names: dict[int, list[Name]] = {}
+        for name, mirror in mirrors.items():
+            names.setdefault(relation_id(mirror), []).append(name)
+        return cls(mirrors, names)
+
+
+@dataclass(frozen=True)
+class _Agreement:
+    """Which of these tables agreed with the source's catalog when it said this, and which did not.
+
+    Both sides are the same objects as long as nothing has changed, and what was equal stays equal.
+    """
+
+    followed: _Followed
+    fingerprints: Mapping[int, TableFingerprint]
+    agreeing: Mapping[Name, tuple[TableSchema, TableFingerprint]]
+    differing: frozenset[Name]
+
+
+_AGREEMENTS: WeakKeyDictionary[OpenPipeline, _Agreement] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -45,7 +80,7 @@ class _Examined:
     """A batch, the lake before it, and the source's catalog behind it.
 
     Attributes:
-        mirrors: the tables that the lake follows, by schema and name.
+        followed: the tables that the lake follows.
         relations: the batch's relation versions that have rows, oldest first, by schema and name.
         fingerprints: OID of a source table → what the catalog says of it.
         point: the read point at which the mirrors were read.
@@ -54,12 +89,17 @@ class _Examined:
     """
 
     batch: Batch
-    mirrors: Mapping[Name, TableSchema]
+    followed: _Followed
     relations: Mapping[Name, Sequence[BatchRelation]]
     fingerprints: Mapping[int, TableFingerprint]
     point: ReadPoint
     snapshot: str | None
     at_end: bool
+
+    @property
+    def mirrors(self) -> Mapping[Name, TableSchema]:
+        """The tables that the lake follows, by schema and name."""
+        return self.followed.mirrors
 
     def fingerprint(self, mirror: TableSchema) -> TableFingerprint | None:
         """What the catalog says of the table that the lake has; None if that table is gone."""
@@ -82,12 +122,10 @@ def examine(pipeline: OpenPipeline, batch: Batch, snapshot: ExportedSnapshot | N
     """
     examined = _examined(pipeline, batch, snapshot)
     reasons = _reasons_by_rows(pipeline, examined)
-    agreeing = _agreeing(pipeline, examined)
-    suspects = {
-        name: mirror
-        for name, mirror in examined.mirrors.items()
-        if name in reasons or name not in agreeing or _differs_in_rows(mirror, examined)
-    }
+    changed = [name for name in examined.relations if name in examined.mirrors]
+    differing = {name for name in changed if _differs_in_rows(examined.mirrors[name], examined)}
+    names = sorted(differing.union(reasons, _differing(pipeline, examined)))
+    suspects = {name: examined.mirrors[name] for name in names}
     return _findings(pipeline, examined, suspects, reasons) if suspects else Findings()
 
 
@@ -101,7 +139,7 @@ def _examined(pipeline: OpenPipeline, batch: Batch, snapshot: ExportedSnapshot |
     from slotlake.spark.read.point import ReadPoint
 
     point = ReadPoint.latest(pipeline.lake)
-    mirrors = {(mirror.schema, mirror.table): mirror for mirror in point.followed()}
+    followed = _followed(point)
     snapshot_name = None if snapshot is None else snapshot.snapshot
     relations: dict[Name, list[BatchRelation]] = {}
     for relation in batch.relations:
@@ -109,13 +147,25 @@ def _examined(pipeline: OpenPipeline, batch: Batch, snapshot: ExportedSnapshot |
             relations.setdefault((relation.schema, relation.table), []).append(relation)
     return _Examined(
         batch,
-        mirrors,
+        followed,
         relations,
-        followed_fingerprints(pipeline, [relation_id(each) for each in mirrors.values()], snapshot_name),
+        followed_fingerprints(pipeline, followed.names.keys(), snapshot_name),
         point,
         snapshot_name,
         at_end=snapshot is not None and snapshot.lsn == batch.end_lsn,
     )
+
+
+def _followed(point: ReadPoint) -> _Followed:
+    mirrors, aside = point.all_mirrors, point.aside.keys()
+    if not aside:
+        return _all(mirrors)
+    return _Followed.of({name: each for name, each in mirrors.by_source_name.items() if name not in aside})
+
+
+@lru_cache(maxsize=_LATELY)
+def _all(mirrors: Mirrors) -> _Followed:
+    return _Followed.of(mirrors.by_source_name)
 
 
 def _reasons_by_rows(pipeline: OpenPipeline, examined: _Examined) -> dict[Name, str]:
@@ -131,9 +181,8 @@ def _with_rows_elsewhere(examined: _Examined) -> set[Name]:
     for name, relations in examined.relations.items():
         for relation in relations:
             names.setdefault(relation.relation_id, set()).add(name)
-    return {
-        name for name, mirror in examined.mirrors.items() if names.get(relation_id(mirror), {name}) != {name}
-    }
+    followed = examined.followed.names
+    return {name for oid, seen in names.items() for name in followed.get(oid, ()) if seen != {name}}
 
 
 def _with_rows_of_a_root(pipeline: OpenPipeline, examined: _Examined) -> set[Name]:
@@ -142,32 +191,36 @@ def _with_rows_of_a_root(pipeline: OpenPipeline, examined: _Examined) -> set[Nam
     The table above was published for a moment, together with the partition: the catalog shows nothing of
     that any more.
     """
-    names = {relation_id(mirror): name for name, mirror in examined.mirrors.items()}
+    names = examined.followed.names
     strangers = {
         relation.relation_id
         for name, relations in examined.relations.items()
         if name not in examined.mirrors
         for relation in relations
-    } - names.keys()
+        if relation.relation_id not in names
+    }
     if not strangers:
         return set()
-    return {names[oid] for oid in partitions_below(pipeline, names, strangers, examined.snapshot)}
+    below = partitions_below(pipeline, names, strangers, examined.snapshot)
+    return {name for oid in below for name in names[oid]}
 
 
-def _agreeing(pipeline: OpenPipeline, examined: _Examined) -> set[Name]:
-    """The tables that agree with the source's catalog. For most tables, most of the time, nothing differs.
-
-    Both sides are the same objects as long as nothing changed, and what is equal stays equal.
-    """
-    before = _AGREEING.get(pipeline, {})
-    pairs = {name: (mirror, examined.fingerprint(mirror)) for name, mirror in examined.mirrors.items()}
+def _differing(pipeline: OpenPipeline, examined: _Examined) -> frozenset[Name]:
+    """The tables that differ from the source's catalog. Of most tables, most of the time, nothing differs."""
+    followed, fingerprints = examined.followed, examined.fingerprints
+    before = _AGREEMENTS.get(pipeline)
+    if before is not None and before.followed is followed and before.fingerprints is fingerprints:
+        return before.differing
+    agreed = {} if before is None else before.agreeing
+    pairs = {name: (mirror, examined.fingerprint(mirror)) for name, mirror in followed.mirrors.items()}
     agreeing = {
         name: (mirror, now)
         for name, (mirror, now) in pairs.items()
-        if now is not None and (_are_same(before.get(name), mirror, now) or _agree(mirror, now))
+        if now is not None and (_are_same(agreed.get(name), mirror, now) or _agree(mirror, now))
     }
-    _AGREEING[pipeline] = agreeing
-    return set(agreeing)
+    differing = frozenset(name for name in pairs if name not in agreeing)
+    _AGREEMENTS[pipeline] = _Agreement(followed, fingerprints, agreeing, differing)
+    return differing
 
 
 def _are_same(

@@ -23,9 +23,9 @@ def other_formats(
     from slotlake.spark.tables import metadata
 
     others = {}
-    for mirror, table in point.mirrors().items():
-        if only is not None and mirror not in only:
-            continue
+    mirrors = point.mirrors()
+    for mirror in mirrors if only is None else only:
+        table = mirrors[mirror]
         wanted = point.lake.format_of(table.source_name)
         for name in (mirror, *point.derived_tables_of(mirror).values()):
             present = int(metadata.load_top(point.pinned[name].pointer)["format-version"])

@@ -94,9 +94,9 @@ def other_layouts(
     from slotlake.spark.tables.layout import LAYOUT_PROPERTY, layout_of
 
     others: dict[LakeName, tuple[str, str]] = {}
-    for mirror, schema in point.mirrors().items():
-        if only is not None and mirror not in only:
-            continue
+    mirrors = point.mirrors()
+    for mirror in mirrors if only is None else only:
+        schema = mirrors[mirror]
         layout = point.lake.layout_of(schema.source_name)
         names = {"": mirror, **point.derived_tables_of(mirror)}
         for mode, name in names.items():

@@ -17,6 +17,7 @@ from slotlake.spark.names import COMMITS
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.spark.catalog.listing import Listing
     from slotlake.spark.names import LakeName
     from slotlake.spark.read.point import ReadPoint
 
@@ -72,9 +73,9 @@ _ASKED = (FORMAT, LAYOUT)
 
 @dataclass(frozen=True)
 class _Noted:
-    """What a sync has seen: each table's pointer, and of each `Asked` the tables that differ."""
+    """What a sync has seen: the tables' pointers, and of each `Asked` the tables that differ."""
 
-    pointers: Mapping[LakeName, str]
+    listing: Listing | None
     others: Sequence[Mapping[LakeName, tuple[Any, Any]]]
 
 
@@ -96,15 +97,14 @@ def note_pending(pipeline: OpenPipeline, point: ReadPoint) -> None:
 
     Of a thousand tables, of which a batch changed ten, ten are looked at.
     """
-    pointers = {name: each.pointer for name, each in point.pinned.items() if name.table != COMMITS}
     before = _NOTED.get(pipeline)
-    changed = None if before is None else _changed_mirrors(before.pointers, pointers, point)
+    changed = None if before is None else _changed_mirrors(before.listing, point)
     if before is None or changed is None:
-        _NOTED[pipeline] = _Noted(pointers, [asked.others(point) for asked in _ASKED])
+        _NOTED[pipeline] = _Noted(point.listing, [asked.others(point) for asked in _ASKED])
     elif changed:
         same = [{name: of for name, of in each.items() if name not in changed} for each in before.others]
         others = [{**rest, **asked.others(point, changed)} for asked, rest in zip(_ASKED, same, strict=True)]
-        _NOTED[pipeline] = _Noted(pointers, others)
+        _NOTED[pipeline] = _Noted(point.listing, others)
 
 
 def noted_pending(pipeline: OpenPipeline) -> list[str]:
@@ -113,14 +113,15 @@ def noted_pending(pipeline: OpenPipeline) -> list[str]:
     return [] if noted is None else [f"{what}: {way_out}" for what, way_out in _with_way_out(noted.others)]
 
 
-def _changed_mirrors(
-    before: Mapping[LakeName, str], now: Mapping[LakeName, str], point: ReadPoint
-) -> set[LakeName] | None:
-    """The mirrors with another pointer; None if anything else has changed, as a derived table."""
-    if before.keys() != now.keys():
+def _changed_mirrors(before: Listing | None, point: ReadPoint) -> set[LakeName] | None:
+    """The mirrors with another pointer; None if anything else may have changed, as a derived table."""
+    now = point.listing
+    since = None if before is None or now is None else now.changed_since(before)
+    if before is None or now is None or since is None:
         return None
-    changed = {name for name, pointer in now.items() if before[name] != pointer}
-    return changed if changed <= point.mirrors().keys() else None
+    changed = {name for name in since if name.table != COMMITS}
+    known = before.pointers.keys() & changed & now.pointers.keys() & point.mirrors().keys()
+    return changed if known == changed else None
 
 
 def _with_way_out(others: Sequence[Mapping[LakeName, tuple[Any, Any]]]) -> list[tuple[str, str]]:

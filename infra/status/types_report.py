@@ -20,7 +20,8 @@ from slotlake.spark.names import lake_table
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.spark.apply.lossy import OnLossy
-    from slotlake.spark.read.point import Pinned, ReadPoint
+    from slotlake.spark.read.pinned import Pinned
+    from slotlake.spark.read.point import ReadPoint
     from slotlake.spark.tables.schema import LakeColumn
 
 

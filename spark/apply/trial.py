@@ -21,7 +21,8 @@ from slotlake.spark.names import LakeName, postgres_name
 from slotlake.spark.publish.derived_tables import load_derived_tables
 from slotlake.spark.publish.sidecar import BatchSidecar
 from slotlake.spark.publish.swap import load, reset_stage
-from slotlake.spark.read.point import Pinned, ReadPoint
+from slotlake.spark.read.pinned import Pinned
+from slotlake.spark.read.point import ReadPoint
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.metadata import MAIN, STAGE, Metadata
 from slotlake.spark.tables.schema import TableSchema, schema_of

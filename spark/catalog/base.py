@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from slotlake.decoder.errors import LakeError
+from slotlake.spark.catalog.listing import Listing, listing_of_pointers
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import LakeName
 from slotlake.spark.tables import metadata as catalog_metadata
@@ -122,17 +124,20 @@ class Catalog(ABC):
         pointers = self.pointers()
         return {name: pointers[name] for name in names if name in pointers}
 
-    def looked_at(self, names: Collection[LakeName]) -> Mapping[LakeName, str]:
-        """As :meth:`pointers_of`, of all tables of the lake, by who builds nothing on it (looks.py).
+    def listing(self) -> Listing:
+        """Return the pointers of the lake's own tables, with what has changed since the last look.
 
-        Args:
-            names: of tables; those that are not there are left out.
+        On REST, while a sync runs, some are as they were read lately (looks.py): build nothing on them.
         """
-        return self.pointers_of(names)
+        return listing_of_pointers(self.lake, self.pointers())
 
     @abstractmethod
     def names(self) -> Collection[LakeName]:
         """Return the names of all tables, without reading any table."""
+
+    def own_names(self) -> AbstractSet[LakeName]:
+        """Return at least the names of the lake's own tables, without reading any table."""
+        return frozenset(self.names())
 
     @abstractmethod
     def prepared(self, table: Loaded, metadata: Metadata, rename: LakeName | None = None) -> Move:

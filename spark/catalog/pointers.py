@@ -7,15 +7,14 @@ file, another driver, a locked database) is left to `open_catalog`, which names 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
 from slotlake.spark import lake_files
+from slotlake.spark.catalog.listing import Listing, Row, listing_of_rows
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.lake import SQLITE_BUSY_SECONDS, LakeSettings
-from slotlake.spark.names import LakeName
 
 _PREFIXES = ("sqlite:////", "sqlite+pysqlite:////")
 _POINTERS = """
@@ -27,23 +26,21 @@ WHERE catalog_name = :catalog AND metadata_location IS NOT NULL AND table_namesp
 """
 
 
-@contextmanager
-def read_pointers(lake: LakeSettings) -> Iterator[Mapping[LakeName, str]]:
-    """Every table's metadata location; of a REST catalog each is read when it is asked for.
+def read_listing(lake: LakeSettings) -> Listing:
+    """Read the pointers of a lake's own tables.
 
     Raises:
         LakeError: the catalog cannot be reached.
     """
     lake_files.serve(lake)
-    pointers = _of_sqlite(lake)
-    if pointers is not None:
-        yield pointers
-        return
+    rows = _rows_of_sqlite(lake)
+    if rows is not None:
+        return listing_of_rows(lake, rows)
     with open_catalog(lake) as catalog:
-        yield catalog.pointers()
+        return catalog.listing()
 
 
-def _of_sqlite(lake: LakeSettings) -> dict[LakeName, str] | None:
+def _rows_of_sqlite(lake: LakeSettings) -> list[Row] | None:
     """All pointers in one query; None if this is not a plain SQLite file that can be read."""
     prefix = next((each for each in _PREFIXES if lake.uri.startswith(each)), None)
     if prefix is None or "?" in lake.uri:
@@ -53,7 +50,6 @@ def _of_sqlite(lake: LakeSettings) -> dict[LakeName, str] | None:
         with closing(
             sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=SQLITE_BUSY_SECONDS)
         ) as connection:
-            rows = connection.execute(_POINTERS, {"catalog": lake.catalog}).fetchall()
+            return connection.execute(_POINTERS, {"catalog": lake.catalog}).fetchall()
     except sqlite3.Error:
         return None
-    return {LakeName(namespace, table): location for namespace, table, location in rows}

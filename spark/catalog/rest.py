@@ -87,13 +87,6 @@ class RestPointers(Catalog):
         """Those of these tables, several loaded at a time; no other table is asked for."""
         return Pointers(self.names, self.location).of(names)
 
-    def looked_at(self, names: Collection[LakeName]) -> Mapping[LakeName, str]:
-        """As they were read lately, while a sync runs."""
-        if not looks.is_sparing():
-            return self.pointers_of(names)
-        pointers = dict(self.pointers())
-        return {name: pointers[name] for name in names if name in pointers}
-
     def prepared(self, table: Loaded, metadata: Metadata, rename: LakeName | None = None) -> Move:
         """Return the move; the server writes the metadata itself.
 

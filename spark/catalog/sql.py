@@ -12,6 +12,7 @@ IMMEDIATE would); on PostgreSQL rows are locked in one order, so two publishers 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from typing import Any
 
@@ -34,6 +35,7 @@ from slotlake.spark.catalog.base import (
     moved_by_another,
 )
 from slotlake.spark.catalog.fence import require_lock
+from slotlake.spark.catalog.listing import Listing, Row, listing_of_rows
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.limits import SILENT_SECONDS
 from slotlake.spark.names import COMMITS, LakeName
@@ -116,13 +118,21 @@ class SqlPointers(Catalog):
 
     def pointers(self) -> dict[LakeName, str]:
         """Every table's metadata location, read in one query: one cut of the catalog."""
+        return {LakeName(namespace, table): location for namespace, table, location in self._rows()}
+
+    def listing(self) -> Listing:
+        """The same of the lake's own tables, by the same query."""
+        return listing_of_rows(self.lake, self._rows())
+
+    def _rows(self) -> list[Row]:
         query = select(_TABLES.table_namespace, _TABLES.table_name, _TABLES.metadata_location).where(
             _TABLES.catalog_name == self.lake.catalog,
             _TABLES.metadata_location.is_not(None),
             _TABLES.table_namespace.not_in(views.marked(self.lake.catalog)),
         )
         with self._transaction() as connection:
-            return {LakeName(row[0], row[1]): row[2] for row in connection.execute(query)}
+            rows: Iterator[Row] = map(tuple, connection.execute(query).fetchall())
+            return list(rows)
 
     def pointer(self, name: LakeName) -> str | None:
         """One table's, without the others."""
@@ -156,6 +166,10 @@ class SqlPointers(Catalog):
     def names(self) -> Collection[LakeName]:
         """The tables of the same query."""
         return self.pointers().keys()
+
+    def own_names(self) -> AbstractSet[LakeName]:
+        """The tables of the listing."""
+        return self.listing().pointers.keys()
 
     def prepared(self, table: Loaded, metadata: Metadata, rename: LakeName | None = None) -> Move:
         """Write the next metadata file and return the move.

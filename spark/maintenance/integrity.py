@@ -19,12 +19,14 @@ from slotlake.decoder.errors import LakeError
 from slotlake.decoder.lsn import parse_lsn
 from slotlake.spark import lake_files
 from slotlake.spark.catalog.base import Loaded, load, load_all
+from slotlake.spark.catalog.listing import Listing
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.maintenance.table_files import TableFiles
 from slotlake.spark.names import LakeName, belongs
 from slotlake.spark.publish.commits import BATCH, LSN, STEPS, commits_name, pins_of
 from slotlake.spark.publish.derived_tables import SUFFIXES
+from slotlake.spark.publish.pins import Pins
 from slotlake.spark.storage.base import StoreRefusedError, StoreUnavailableError
 from slotlake.spark.storage.location import Location
 from slotlake.spark.tables import metadata as catalog_metadata
@@ -33,8 +35,23 @@ from slotlake.spark.tables.schema import PIPELINE_PROPERTY
 
 ROLLED_BACK, WRITTEN, LOST, DAMAGED, MISSING = "rolled back", "written", "lost", "damaged", "missing"
 _NAMED_FILES_MAX = 3
-# Of a lake and a pipeline: the pointer and the snapshot with which a table was found whole.
-_whole: dict[tuple[str, str, str, str], dict[LakeName, tuple[str, int]]] = {}
+_Key = tuple[str, str, str, str]
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """What was found whole at the last look at all tables of a lake.
+
+    Attributes:
+        doubtful: the tables that were not, or of which it may not be remembered.
+    """
+
+    listing: Listing
+    pins: Pins
+    doubtful: frozenset[LakeName]
+
+
+_whole: dict[_Key, _Whole] = {}
 
 
 @dataclass(frozen=True)
@@ -90,12 +107,15 @@ def find_damage(
         if damages:
             return damages  # the others are to be judged by a row that is not the newest
         pins = pins_of(commits, as_written=as_written)
-        if only is not None:
-            pins = {table: pin for table, pin in pins.items() if table in only}
-        pointers = catalog.looked_at(pins) if only is None else catalog.pointers_of(pins)
-        catalog_metadata.read_ahead(pointers.values())
         position = catalog_metadata.newest_position(commits.metadata) or 0
-        damages += _damages(lake, pipeline, pointers, pins, position)
+        if only is None:
+            listing = catalog.listing()
+            pointers = listing.pointers
+            damages += _damages_of_all((*_key(lake), pipeline), listing, pins, position)
+        else:
+            chosen = [table for table in only if table in pins]
+            pointers = catalog.pointers_of(chosen)
+            damages += _damages(pipeline, pointers, {table: pins[table] for table in chosen}, position)[0]
         if files:
             undamaged = {table: table in pointers for table in pins} | {each.table: False for each in damages}
             damages += [
@@ -104,29 +124,38 @@ def find_damage(
     return damages
 
 
-def _damages(
-    lake: LakeSettings,
-    pipeline: str,
-    pointers: Mapping[LakeName, str],
-    pins: Mapping[LakeName, int],
-    position: int,
-) -> Iterator[Damage]:
+def _key(lake: LakeSettings) -> tuple[str, str, str]:
+    return lake.uri, lake.catalog, lake.namespace
+
+
+def _damages_of_all(key: _Key, listing: Listing, pins: Pins, position: int) -> list[Damage]:
     """Of the tables that are not what they were when they were whole: a metadata file never changes."""
-    key = lake.uri, lake.catalog, lake.namespace, pipeline
-    known = _whole.get(key, {})
-    whole: dict[LakeName, tuple[str, int]] = {}
+    whole = _whole.get(key)
+    moved = None if whole is None else listing.changed_since(whole.listing)
+    pinned = None if whole is None else pins.changed_since(whole.pins)
+    if whole is None or moved is None or pinned is None:
+        chosen = [table for table in pins if belongs(table.namespace, key[2])]
+    else:
+        chosen = [table for table in whole.doubtful.union(moved, pinned) if table in pins]
+    damages, doubtful = _damages(key[3], listing.pointers, {table: pins[table] for table in chosen}, position)
+    _whole[key] = _Whole(listing, pins, doubtful)
+    return damages
+
+
+def _damages(
+    pipeline: str, pointers: Mapping[LakeName, str], pins: Mapping[LakeName, int], position: int
+) -> tuple[list[Damage], frozenset[LakeName]]:
+    """What is wrong with tables that are to have these snapshots; and those to be looked at again."""
+    catalog_metadata.read_ahead(pointers[table] for table in pins if table in pointers)
+    all_damages: list[Damage] = []
+    doubtful = set()
     for table in sorted(pins):
-        if not belongs(table.namespace, lake.namespace):
-            continue
-        state = pointers.get(table, ""), pins[table]
-        if known.get(table) != state:
-            damages = list(_table_damage(pointers, table, (pins[table], position), pipeline))
-            yield from damages
-            top = {} if damages else catalog_metadata.load_top(state[0])
-            if damages or (catalog_metadata.newest_position(top) or 0) > position:
-                continue
-        whole[table] = state
-    _whole[key] = {**known, **whole} if len(whole) < len(known) else whole
+        damages = list(_table_damage(pointers, table, (pins[table], position), pipeline))
+        all_damages += damages
+        top = {} if damages else catalog_metadata.load_top(pointers[table])
+        if damages or (catalog_metadata.newest_position(top) or 0) > position:
+            doubtful.add(table)
+    return all_damages, frozenset(doubtful)
 
 
 def _commits_damage(commits: Loaded) -> Iterator[Damage]:

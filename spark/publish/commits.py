@@ -12,7 +12,8 @@ neither tagged nor its newest leave its metadata, so that this does not grow wit
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -34,6 +35,7 @@ from slotlake.decoder.server.timeline import Origin
 from slotlake.spark import lake_files
 from slotlake.spark.catalog.base import Loaded
 from slotlake.spark.names import COMMITS, LakeName
+from slotlake.spark.publish.pins import Pins
 from slotlake.spark.publish.points import COMMITTED
 from slotlake.spark.publish.position import FORMAT_PROPERTY, LAKE_FORMAT, commits_name, position_of
 from slotlake.spark.storage.file_io import FILE_IO, StoreFileIO
@@ -91,7 +93,7 @@ _MANIFEST_BYTES = 64 * 1024
 # What this process has written into the newest rows, by table and snapshot: the next point need not read it.
 # All others, who ask for what the lake has, read the row.
 _WRITTEN_MAX = 8
-_written_pins: dict[tuple[str, int | None], dict[str, int]] = {}
+_written_pins: dict[tuple[str, int | None], Pins] = {}
 
 # Two points may have one position: a table that joins, or is read again, at the lake's own.
 _ORDER = ("position", "published_at")
@@ -167,7 +169,7 @@ def create_commits(iceberg: IcebergCatalog, name: LakeName, location: str, pipel
 
 
 def with_point(
-    table: Loaded, point: Point, published: Mapping[LakeName, int], existing: Container[LakeName]
+    table: Loaded, point: Point, published: Mapping[LakeName, int], existing: AbstractSet[LakeName]
 ) -> Metadata:
     """The table's metadata with a point's row on main; its files are written, nothing leads to them yet.
 
@@ -181,12 +183,11 @@ def with_point(
     iceberg = newest_only(table)
     present = catalog_metadata.newest_position(table.metadata)
     before = _written_pins.get(_key(table.metadata))
-    before = newest_pins(iceberg, present) if before is None else before
-    pins = {text: id_ for text, id_ in before.items() if LakeName.parse(text) in existing}
-    pins |= {str(name): snapshot_id for name, snapshot_id in published.items()}
+    before = Pins.of(newest_pins(iceberg, present)) if before is None else before
+    pins = before.after(published, existing)
     changes = Transaction(iceberg)
     changes.append(
-        pa.Table.from_pylist([_row(point, pins)], schema=_ARROW),
+        _row(point, pins),
         snapshot_properties={
             **point.summary,
             **_commit_time_summary(point, table.metadata),
@@ -212,14 +213,14 @@ def _key(metadata: Metadata) -> tuple[str, int | None]:
     return metadata["table-uuid"], catalog_metadata.ref(metadata, MAIN)
 
 
-def _note_written(key: tuple[str, int | None], pins: dict[str, int]) -> None:
+def _note_written(key: tuple[str, int | None], pins: Pins) -> None:
     while len(_written_pins) >= _WRITTEN_MAX:
         _written_pins.pop(next(iter([*_written_pins]), key), None)
     _written_pins[key] = pins
 
 
-def _row(point: Point, pins: Mapping[str, int]) -> dict[str, Any]:
-    return {
+def _row(point: Point, pins: Pins) -> pa.Table:
+    values = {
         "lsn": format_lsn(point.position),
         "position": point.position,
         "batch": point.batch,
@@ -229,9 +230,10 @@ def _row(point: Point, pins: Mapping[str, int]) -> dict[str, Any]:
         "kind": point.kind,
         "transactions": point.transactions,
         "changes": point.changes,
-        "tables": sorted(pins.items()),
         "changed": sorted(point.changed.items()),
     }
+    row = pa.Table.from_pylist([values], schema=_ARROW.remove(_ARROW.get_field_index("tables")))
+    return row.append_column(_ARROW.field("tables"), pins.as_map()).select(_ARROW.names)
 
 
 def newest_only(table: Loaded) -> Table:
@@ -320,17 +322,16 @@ def origin_of(metadata: Metadata) -> Origin | None:
     return Origin(summary[SYSTEM], int(summary[TIMELINE]))
 
 
-def pins_of(table: Loaded, *, as_written: bool = False) -> dict[LakeName, int]:
+def pins_of(table: Loaded, *, as_written: bool = False) -> Pins:
     """The snapshot that the newest point gives each table of the lake.
 
     Args:
         table: the table `commits`.
         as_written: what this process has written is not read again.
     """
-    pins = _written_pins.get(_key(table.metadata)) if as_written else None
-    if pins is None:
-        pins = newest_pins(newest_only(table), catalog_metadata.newest_position(table.metadata))
-    return {LakeName.parse(text): snapshot for text, snapshot in pins.items()}
+    if as_written and (pins := _written_pins.get(_key(table.metadata))) is not None:
+        return pins
+    return Pins.of(newest_pins(newest_only(table), catalog_metadata.newest_position(table.metadata)))
 
 
 def newest_pins(table: Table, position: int | None) -> dict[str, int]:

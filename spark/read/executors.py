@@ -120,7 +120,7 @@ class ClusterReadPoint(ReadPoint):
     """
 
     def __init__(self, point: ReadPoint, session: SparkSession, *, rows_min: int | None = None) -> None:
-        super().__init__(point.lake, point.position, point.pinned)
+        super().__init__(point.lake, point.position, point.pinned, point.listing)
         self._session, self._rows_min = session, ROWS_MIN if rows_min is None else rows_min
         self._noted: set[str] = set()
         self.given_up = False

@@ -6,15 +6,19 @@ always the same.  Of a thousand tables, of which a batch changed ten, ten are lo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cached_property
+from typing import Protocol, TypeVar
 
+from slotlake.spark.catalog.listing import Listing
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import COMMITS, LakeName
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.metadata import Metadata
 from slotlake.spark.tables.schema import SCHEMA_PROPERTY, TableSchema
+
+T = TypeVar("T")
 
 
 class PinnedTable(Protocol):
@@ -34,48 +38,125 @@ class PinnedTable(Protocol):
     def shape(self) -> TableSchema: ...
 
 
+@dataclass(frozen=True, eq=False)
+class Mirrors:
+    """The mirrors of a lake at a point.
+
+    The same object as at the point before, if all have the same shapes: what is made of it may be remembered
+    with it.
+
+    Attributes:
+        shapes: by name in the lake; nobody changes it.
+    """
+
+    shapes: Mapping[LakeName, TableSchema]
+
+    @cached_property
+    def tables(self) -> Sequence[TableSchema]:
+        """The shapes, by source name."""
+        return sorted(self.shapes.values(), key=lambda shape: (shape.schema, shape.table))
+
+    @cached_property
+    def by_source_name(self) -> Mapping[tuple[str, str], TableSchema]:
+        """The same, by the source's schema and name."""
+        return {(shape.schema, shape.table): shape for shape in self.tables}
+
+
 @dataclass(frozen=True)
 class _Newest:
     """What a pointer says from a position on; ``shape``: None if it is no mirror."""
 
+    pointer: str
     reached: int
     shape: TableSchema | None
 
 
-_remembered: dict[tuple[str, str, str], dict[str, _Newest]] = {}
+@dataclass(frozen=True)
+class _Known:
+    """What is known of the tables of a listing, from a position on.
+
+    Attributes:
+        newest: what the pointers say, of those tables of which it may be remembered.
+        unsettled: the others; they are looked at each time.
+    """
+
+    listing: Listing
+    position: int
+    newest: Mapping[LakeName, _Newest]
+    unsettled: frozenset[LakeName]
+    mirrors: Mirrors
+
+
+_known: dict[tuple[str, str, str], _Known] = {}
 
 
 def mirrors(
-    lake: LakeSettings, pinned: Mapping[LakeName, PinnedTable], position: int
-) -> dict[LakeName, TableSchema]:
-    """Return the shapes of those tables that are mirrors and were there at a position.
+    lake: LakeSettings, pinned: Mapping[LakeName, PinnedTable], position: int, listing: Listing | None
+) -> Mirrors:
+    """Return those tables that are mirrors and were there at a position, with their shapes.
 
     Args:
         lake: the lake.
         pinned: its tables, pinned at the position.
         position: the position.
+        listing: what they are pinned by; None if they are some others, too.
 
     Raises:
         LakeError: a metadata file cannot be read.
     """
     key = lake.uri, lake.catalog, lake.namespace
-    before = _remembered.get(key, {})
-    catalog_metadata.read_ahead(each.pointer for each in pinned.values() if each.pointer not in before)
-    now: dict[str, _Newest] = {}
+    known = _known.get(key)
+    if listing is None or (known is not None and position < known.position):
+        return Mirrors(_looked_at(pinned, pinned, position, {} if known is None else known.newest)[1])
+    changed = None if known is None else listing.changed_since(known.listing)
+    if known is None or changed is None:
+        newest, shapes = _looked_at(pinned, pinned, position, {} if known is None else known.newest)
+        present = Mirrors(shapes)
+    else:
+        names = known.unsettled.union(changed)
+        newest, some = _looked_at(names, pinned, position, known.newest)
+        same = all(known.mirrors.shapes.get(name) is some.get(name) for name in names)
+        present = known.mirrors if same else Mirrors(_with(known.mirrors.shapes, names, some))
+        newest = _with(known.newest, names, newest)
+    unsettled = frozenset(pinned.keys() - newest.keys()) if len(newest) < len(pinned) else frozenset()
+    _known[key] = _Known(listing, position, newest, unsettled, present)
+    return present
+
+
+def _with(
+    before: Mapping[LakeName, T], names: Collection[LakeName], now: Mapping[LakeName, T]
+) -> dict[LakeName, T]:
+    """What was known, with these names as they are now, or gone."""
+    remaining = {**before}
+    for name in names:
+        remaining.pop(name, None)
+    return {**remaining, **now}
+
+
+def _looked_at(
+    names: Iterable[LakeName],
+    pinned: Mapping[LakeName, PinnedTable],
+    position: int,
+    before: Mapping[LakeName, _Newest],
+) -> tuple[dict[LakeName, _Newest], dict[LakeName, TableSchema]]:
+    """What tables' pointers say, as far as it may be remembered; and the shapes of the mirrors."""
+    tables = [pinned[name] for name in names if name in pinned]
+    known = {t.name: n for t in tables if (n := before.get(t.name)) is not None and n.pointer == t.pointer}
+    catalog_metadata.read_ahead(each.pointer for each in tables if each.name not in known)
+    newest: dict[LakeName, _Newest] = {}
     shapes: dict[LakeName, TableSchema] = {}
-    for name, each in pinned.items():
-        known = before.get(each.pointer)
-        if known is not None and known.reached <= position:
-            shape = known.shape
+    for each in tables:
+        of = known.get(each.name)
+        if of is not None and of.reached <= position:
+            shape = of.shape
         else:
             shape = _shape(each)
-            known = _newest(each, position, shape) or known
-        if known is not None:
-            now[each.pointer] = known
+            of = _newest(each, position, shape) or of
+        if of is not None:
+            newest[each.name] = of
         if shape is not None:
-            shapes[name] = shape
-    _remembered[key] = now
-    return shapes
+            shapes[each.name] = shape
+    return newest, shapes
 
 
 def _shape(table: PinnedTable) -> TableSchema | None:
@@ -88,4 +169,4 @@ def _newest(table: PinnedTable, position: int, shape: TableSchema | None) -> _Ne
     reached = catalog_metadata.newest_position(catalog_metadata.load_top(table.pointer))
     if reached is None or reached > position or table.location != table.pointer:
         return None
-    return _Newest(reached, shape)
+    return _Newest(table.pointer, reached, shape)

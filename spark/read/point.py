@@ -8,33 +8,30 @@ without Spark (spark/read/scan.py); analysts' SQL goes through it (spark/read/qu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from slotlake.decoder.lsn import parse_lsn
-from slotlake.spark.catalog import tags as catalog_tags
 from slotlake.spark.catalog.base import Loaded, load
-from slotlake.spark.catalog.pointers import read_pointers
+from slotlake.spark.catalog.listing import Listing
+from slotlake.spark.catalog.pointers import read_listing
 from slotlake.spark.fold.conflicts import Conflicts
 from slotlake.spark.history.columns import HOLDS, derived_column
 from slotlake.spark.lake import LakeSettings
-from slotlake.spark.names import LakeName, belongs, lake_table, parse_postgres_name
+from slotlake.spark.names import LakeName, lake_table, parse_postgres_name
 from slotlake.spark.publish import aside
 from slotlake.spark.publish.derived_tables import derived_table_names
-from slotlake.spark.publish.past import location_at
 from slotlake.spark.publish.points import choose
 from slotlake.spark.publish.position import commits_name, position_of, require_known_format
 from slotlake.spark.read import newest
 from slotlake.spark.read.columns import ScanColumn, as_text, scan_columns_of
+from slotlake.spark.read.newest import Mirrors
+from slotlake.spark.read.pinned import Pinned, PinnedTables
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables import soft_deletes
-from slotlake.spark.tables.metadata import LSN, Metadata
-from slotlake.spark.tables.schema import LakeColumn, TableSchema, schema_of
-from slotlake.spark.tables.settle import schema_id_at, shape_at
+from slotlake.spark.tables.schema import LakeColumn, TableSchema
 
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression
@@ -44,89 +41,25 @@ if TYPE_CHECKING:
     FilesOf = Callable[[Mapping[str, int], Sequence[LakeColumn]], tuple[BooleanExpression, Probe]]
 
 
-@dataclass(frozen=True)
-class Pinned:
-    """A table as its pointer was when the cut was taken, to be read as of a position."""
-
-    name: LakeName
-    pointer: str
-    position: int
-
-    @cached_property
-    def location(self) -> str:
-        """Where the metadata is that has the snapshot: the pointer, or a file of the table's past."""
-        return location_at(self.pointer, self.position)
-
-    @cached_property
-    def metadata(self) -> Metadata:
-        """The table's metadata; read when first asked for."""
-        return catalog_metadata.load(self.location)
-
-    @cached_property
-    def properties(self) -> dict[str, str]:
-        """The table's properties."""
-        properties: dict[str, str] = catalog_metadata.load_top(self.location).get("properties", {})
-        return properties
-
-    @cached_property
-    def snapshot(self) -> Metadata | None:
-        """The newest snapshot at or before the position; None if the table is younger.
-
-        A snapshot that says no position, on top of all that do, was made by something else, a compaction
-        or a person: other readers see it there, so this one must too, or a check would check what nobody
-        reads.  Below one that does, it may be the first half of a batch's work, which nobody ever saw.
-        """
-        top = catalog_metadata.load_top(self.location)
-        reached = catalog_metadata.newest_position(top)
-        if reached is not None and reached <= self.position:
-            return catalog_metadata.head(top)
-        head = catalog_metadata.head(self.metadata)
-        is_newest = True
-        for snapshot in catalog_metadata.ancestry(self.metadata):
-            lsn = catalog_metadata.summary(snapshot).get(LSN)
-            if lsn is None:
-                continue
-            if parse_lsn(lsn) <= self.position:
-                return head if is_newest else snapshot
-            is_newest = False
-        # An expiry breaks the chain: it takes away what lies between the kept points.
-        return catalog_metadata.snapshot(self.metadata, catalog_tags.at(self.metadata, self.position))
-
-    @cached_property
-    def schema_id(self) -> int:
-        """The Iceberg schema that the snapshot is read by."""
-        written: int = (self.snapshot or {}).get("schema-id", -1)
-        lsn = catalog_metadata.summary(self.snapshot).get(LSN)
-        return schema_id_at(self.metadata, written, self.position, lsn)
-
-    @cached_property
-    def shape(self) -> TableSchema:
-        """The table's shape at the snapshot.
-
-        Raises:
-            LakeError: it is not a table of ours.
-        """
-        top = catalog_metadata.load_top(self.location)
-        return shape_at(top, self.position) or schema_of(top, self.name)
-
-    @cached_property
-    def field_ids(self) -> dict[str, int]:
-        """Lake column → field id, as the table was at the snapshot."""
-        schema = next(s for s in self.metadata["schemas"] if s["schema-id"] == self.schema_id)
-        return {field["name"]: field["id"] for field in schema["fields"]}
-
-
 class ReadPoint:
     """All tables of a pipeline's namespaces, pinned. Its catalog pointers were read in one query.
 
     Attributes:
         position: the source LSN that all tables stand at.
+        listing: the pointers as they were read; None if some tables are pinned by others.
     """
 
-    def __init__(self, lake: LakeSettings, position: int, pinned: Mapping[LakeName, Pinned]) -> None:
+    def __init__(
+        self,
+        lake: LakeSettings,
+        position: int,
+        pinned: Mapping[LakeName, Pinned],
+        listing: Listing | None = None,
+    ) -> None:
         self.lake = lake
         self.position = position
         self.pinned = pinned
+        self.listing = listing
 
     @classmethod
     def latest(cls, lake: LakeSettings) -> ReadPoint:
@@ -153,22 +86,24 @@ class ReadPoint:
         Raises:
             LakeError: it is in the future, or older than what the lake keeps.
         """
-        with read_pointers(lake) as pointers:
-            name = commits_name(lake.namespace)
-            commits = load(pointers, name).metadata
-            require_known_format(commits, name)
-            position = position_of(commits, name) if at is None else choose(commits, name, at)
-            own = ((n, where) for n, where in pointers.items() if belongs(n.namespace, lake.namespace))
-            pinned = {n: Pinned(n, where, position) for n, where in own}
-        return cls(lake, position, pinned)
+        listing, name = read_listing(lake), commits_name(lake.namespace)
+        commits = load(listing.pointers, name).metadata
+        require_known_format(commits, name)
+        position = position_of(commits, name) if at is None else choose(commits, name, at)
+        return cls(lake, position, PinnedTables(listing, position), listing)
 
     def tables(self) -> list[TableSchema]:
         """The tables in this cut, by source name."""
-        return sorted(self.mirrors().values(), key=lambda schema: (schema.schema, schema.table))
+        return list(self.all_mirrors.tables)
 
-    def mirrors(self) -> dict[LakeName, TableSchema]:
+    def mirrors(self) -> Mapping[LakeName, TableSchema]:
         """The tables in this cut, by their names in the lake."""
-        return newest.mirrors(self.lake, self.pinned, self.position)
+        return self.all_mirrors.shapes
+
+    @cached_property
+    def all_mirrors(self) -> Mirrors:
+        """The tables in this cut; the same object as in the cut before, if all have the same shapes."""
+        return newest.mirrors(self.lake, self.pinned, self.position, self.listing)
 
     def aside_now(self) -> dict[aside.Name, aside.Aside]:
         """The tables that are set aside in the catalog's present record, whatever the point is."""
@@ -185,6 +120,8 @@ class ReadPoint:
 
     def followed(self) -> list[TableSchema]:
         """The tables in this cut that are not set aside."""
+        if not self.aside:
+            return self.tables()
         return [table for table in self.tables() if (table.schema, table.table) not in self.aside]
 
     def schema(self, table: str) -> TableSchema:

@@ -23,7 +23,8 @@ from slotlake.decoder.lsn import format_lsn
 from slotlake.spark import exchange, lake_files
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import literal, quote
-from slotlake.spark.read.point import Pinned, ReadPoint
+from slotlake.spark.read.pinned import Pinned
+from slotlake.spark.read.point import ReadPoint
 from slotlake.spark.read.query_check import Readable, checked_statement
 from slotlake.spark.read.query_parser import LEXING, java_view, path_java
 from slotlake.spark.read.result import QueryResult

@@ -13,7 +13,8 @@ from typing import Any
 
 from slotlake.spark.names import LakeName, derived_table_name, lake_table, source_table
 from slotlake.spark.publish.derived_tables import SUFFIXES
-from slotlake.spark.read.point import Pinned, ReadPoint
+from slotlake.spark.read.pinned import Pinned
+from slotlake.spark.read.point import ReadPoint
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.metadata import Metadata
 from slotlake.spark.tables.schema import SCHEMA_PROPERTY

@@ -29,7 +29,8 @@ from slotlake.spark.publish.commits import Point, commits_name, create_commits, 
 from slotlake.spark.publish.derived_tables import SUFFIXES
 from slotlake.spark.publish.past import PAST_PROPERTY
 from slotlake.spark.publish.place import table_directory
-from slotlake.spark.read.point import Pinned, ReadPoint
+from slotlake.spark.read.pinned import Pinned
+from slotlake.spark.read.point import ReadPoint
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.layout import without_missing_fields
 from slotlake.spark.tables.metadata import MAIN, Metadata
@@ -189,6 +190,6 @@ def _make_commits(catalog: Catalog, point: Point, snapshots: dict[LakeName, int]
     catalog.make_namespace(hidden.namespace)
     create_commits(catalog.iceberg, hidden, location, point.pipeline)
     new_table = load_one(catalog, hidden)
-    metadata = with_point(new_table, point, snapshots, snapshots)
+    metadata = with_point(new_table, point, snapshots, snapshots.keys())
     catalog.move([catalog.prepared(new_table, tagged(metadata, {}, point.position, [point.position]), name)])
     catalog.drop_namespace(hidden.namespace)

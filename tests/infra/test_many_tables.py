@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -21,6 +20,8 @@ from slotlake.infra.config.pipeline_file import load_pipeline
 from slotlake.infra.reports import InitReport, StatusReport, SyncReport, TableCopy, TableStatus
 from slotlake.infra.selection import known_tables, pending
 from slotlake.infra.state_file import StateFile
+from slotlake.spark.catalog.listing import listing_of_rows
+from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import COMMITS, LakeName
 
 _MANY = 10_000
@@ -108,7 +109,9 @@ def test_a_form_offers_no_list_of_thousands(tmp_path: Path) -> None:
     assert backfill.table_names(load_pipeline(path)) == ["public.a", "public.b"]
 
 
-def test_only_tables_that_a_batch_changed_are_compared_with_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_tables_that_a_batch_changed_are_compared_with_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looked: list[set[str] | None] = []
     wrong = {"t3", "t4"}
 
@@ -120,11 +123,11 @@ def test_only_tables_that_a_batch_changed_are_compared_with_the_file(monkeypatch
     monkeypatch.setattr(pending, "_ASKED", (asked,))
     mirrors = [LakeName("shop", f"t{i}") for i in range(1000)]
     names = [*mirrors, LakeName("shop", "t0__history"), LakeName("shop", COMMITS)]
-    pipeline = MagicMock()
+    pipeline, lake = MagicMock(), LakeSettings("lake", f"sqlite:///{tmp_path}/x.db", "file:///x", "shop")
 
     def note(**changed: str) -> list[str]:
-        pinned = {name: SimpleNamespace(pointer=changed.get(name.table, "0")) for name in names}
-        pending.note_pending(pipeline, MagicMock(pinned=pinned, mirrors=lambda: dict.fromkeys(mirrors)))
+        listing = listing_of_rows(lake, [(*name, changed.get(name.table, "0")) for name in names])
+        pending.note_pending(pipeline, MagicMock(listing=listing, mirrors=lambda: dict.fromkeys(mirrors)))
         return pending.noted_pending(pipeline)
 
     (both,) = note()

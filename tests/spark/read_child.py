@@ -22,7 +22,8 @@ from slotlake.spark.catalog.base import Catalog
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.names import belongs
 from slotlake.spark.publish.commits import commits_name, newest_pins, position_of
-from slotlake.spark.read.point import Pinned, ReadPoint
+from slotlake.spark.read.pinned import Pinned
+from slotlake.spark.read.point import ReadPoint
 from slotlake.spark.tables import metadata as catalog_metadata
 
 SUMS = {"accounts": "abalance", "tellers": "tbalance", "branches": "bbalance", "history": "delta"}

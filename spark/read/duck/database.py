@@ -23,7 +23,8 @@ from slotlake.decoder.errors import SetupError
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.read.duck.early_moments import has_early_moments
 from slotlake.spark.read.duck.quoting import literal, quoted
-from slotlake.spark.read.point import Pinned, ReadPoint
+from slotlake.spark.read.pinned import Pinned
+from slotlake.spark.read.point import ReadPoint
 from slotlake.spark.read.table_names import pinned_metadata
 from slotlake.spark.storage.base import StoreRefusedError, StoreUnavailableError
 from slotlake.spark.storage.folder import local_path

@@ -14,7 +14,7 @@ from pyiceberg.manifest import read_manifest_list
 from slotlake.spark.storage.file_io import StoreFileIO
 
 if TYPE_CHECKING:
-    from slotlake.spark.read.point import Pinned
+    from slotlake.spark.read.pinned import Pinned
     from slotlake.spark.tables.metadata import Metadata
 
 _MISREAD = frozenset({"day", "month"})

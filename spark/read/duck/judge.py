@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from slotlake.decoder.errors import LakeError
 from slotlake.spark.read.duck.allowed import EXPRESSIONS, FUNCTIONS, KINDS, TABLE_FUNCTIONS
 from slotlake.spark.read.duck.quoting import literal
-from slotlake.spark.read.point import Pinned, ReadPoint
+from slotlake.spark.read.pinned import Pinned
+from slotlake.spark.read.point import ReadPoint
 from slotlake.spark.read.table_names import find_table
 
 if TYPE_CHECKING:
