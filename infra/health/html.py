@@ -25,6 +25,7 @@ from slotlake.infra.health.repairs import repairs
 
 _TABLES_MAX = 500
 _POINTS_MAX = 20
+_LINES_MAX = 100  # of alarms, of warnings, …: there may be one for each of thousands of tables
 
 
 @dataclass(frozen=True)
@@ -47,15 +48,29 @@ class Links:
 
 
 @dataclass(frozen=True)
+class _Some:
+    """The first of what may be very many, and how many more there are."""
+
+    first: Sequence[Any]
+    left: int
+
+    @classmethod
+    def of(cls, every: Sequence[Any], most: int = _LINES_MAX) -> _Some:
+        return cls(every[:most], max(0, len(every) - most))
+
+
+@dataclass(frozen=True)
 class _Shown:
     """One pipeline as the template shows it."""
 
     health: Health
     periods: list[Period]
-    tables: list[dict[str, Any]]
+    alarms: _Some
+    warnings: _Some
+    unresolved: _Some
+    tables: _Some
     points: list[dict[str, Any]]
-    repairs: list[str]
-    tables_left: int = 0
+    repairs: _Some
     data_docs: str | None = None
 
 
@@ -95,15 +110,16 @@ def document(
 
 
 def _shown(health: Health, file: PipelineFile, links: Links) -> _Shown:
-    tables = _tables(health)
     points = list(health.seen.get("points", ()))
     return _Shown(
         health=health,
         periods=[period_of(name, bins) for name, bins in all_series(health).items()],
-        tables=tables[:_TABLES_MAX],
-        tables_left=max(0, len(tables) - _TABLES_MAX),
+        alarms=_Some.of(health.alarms),
+        warnings=_Some.of(health.status.get("warnings", [])),
+        unresolved=_Some.of(health.unresolved),
+        tables=_Some.of(_tables(health), _TABLES_MAX),
         points=points[: -_POINTS_MAX - 1 : -1],
-        repairs=repairs(health),
+        repairs=_Some.of(repairs(health)),
         data_docs=links.data_docs(file),
     )
 

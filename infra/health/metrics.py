@@ -203,7 +203,8 @@ def _add_tables(families: _Families, health: Health) -> None:
     for metric, key in _TABLE_GAUGES.items():
         for table in largest:
             families.add(metric, facts[table].get(key), pipeline=name, table=table)
-    for entry in listed:
+    met = [table for table in listed if table.get("conflicts")]
+    for entry in sorted(met, key=lambda table: -sum(table["conflicts"].values()))[:_TABLES_MAX]:
         for kind, count in entry.get("conflicts", {}).items():
             families.add("table_conflicts", count, pipeline=name, table=entry["table"], kind=kind)
 

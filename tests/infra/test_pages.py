@@ -255,3 +255,49 @@ def test_words() -> None:
     assert key_text({"a": "1", "b": None}, shown=True) == "a=1, b=NULL"
     assert batch_end("0000000001000028-00000001A2B3C4D5") == "1/A2B3C4D5"
     assert batch_end("copy-x") == "copy-x"
+
+
+def _many(file: PipelineFile, tables: int) -> None:
+    """A pipeline of which every table is set aside, and was found different."""
+    noted(file, equal=False, state="stopped")
+    journal = Journal(file.state_dir)
+    names = [f"public.table_{number:05}" for number in range(tables)]
+    look = _look(3.0, "stopped", NOW)
+    facts = next(iter(look["tables"].values()))
+    trouble = "a value cannot be read; its content stays that of 0/1A2B3C4D"
+    status = {
+        **look["status"],
+        "alarms": [{"kind": "set aside", "what": f"{n}: {trouble}", "way_out": "mend it"} for n in names],
+        "warnings": [f"{name} has another format" for name in names],
+        "tables": [
+            {"table": n, "state": "set aside", "conflicts": {"insert": 2}, "copied": None} for n in names
+        ],
+    }
+    journal.look.write({**look, "status": status, "tables": dict.fromkeys(names, facts)})
+    journal.verifications.append(
+        {
+            "time": NOW - 60, "lsn": "0/1A2B", "equal": False, "seconds": 1.5, "tables": tables, "rows": 9,
+            "differences": tables, "different": {}, "unresolved": names,
+        }
+    )  # fmt: skip
+
+
+def test_of_ten_thousand_tables_pages_and_metrics_are_no_longer_than_of_a_thousand(tmp_path: Path) -> None:
+    sizes = []
+    for tables in (1_000, 10_000):
+        file = pipeline(tmp_path / str(tables), "shop")
+        _many(file, tables)
+        text, tags = shown(file)
+        assert "table_00000: a value cannot be read" in text
+        assert f"and {tables - 100:,} more" in text
+        assert not tags.open
+        console = Console(file=io.StringIO(), width=200)
+        health = health_of(file, NOW)
+        console.print(screen([health], {"shop": all_series(health)["hour"]}))
+        assert isinstance(console.file, io.StringIO)
+        sizes.append((len(text), len(metrics_text([health], "1")), len(console.file.getvalue())))
+    for size_of_many, size_of_few in zip(sizes[1], sizes[0], strict=True):
+        assert size_of_many < 1.01 * size_of_few
+    assert sizes[1][0] < 600_000
+    assert sizes[1][1] < 700_000
+    assert sizes[1][2] < 10_000

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _STYLES = {"broken": "red", "warning": "yellow", "unknown": "dim", "well": "green"}
 _BLOCKS = " ▁▂▃▄▅▆▇█"
-_BATCHES, _TABLES = 8, 10
+_BATCHES, _TABLES, _ALARMS = 8, 10, 20
 
 
 def screen(pipelines: Sequence[Health], bins: dict[str, Sequence[Bin]]) -> RenderableType:
@@ -75,7 +75,11 @@ def _verified(health: Health) -> Text:
 
 def _details(health: Health, bins: Sequence[Bin]) -> list[RenderableType]:
     parts: list[RenderableType] = [Text(f"\n{health.name}", style="bold")]
-    parts += [Text(f"  {alarm['what']}: {alarm['way_out']}", style="yellow") for alarm in health.alarms]
+    parts += [
+        Text(f"  {each['what']}: {each['way_out']}", style="yellow") for each in health.alarms[:_ALARMS]
+    ]
+    if len(health.alarms) > _ALARMS:
+        parts.append(Text(f"  and {len(health.alarms) - _ALARMS} more alarms", style="yellow"))
     if bins:
         parts.append(Text(f"  lag  {_line([each.lag for each in bins])}  the last hour", style="cyan"))
         parts.append(Text(f"  rows {_line([float(each.changes) for each in bins])}", style="green"))
