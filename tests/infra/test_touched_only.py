@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -17,7 +18,14 @@ import pytest
 
 from slotlake.bench.tables.placed import place_tables
 from slotlake.bench.workload import COLUMNS
+from slotlake.decoder.errors import LakeError
 from slotlake.infra.pipeline import Pipeline
+from slotlake.infra.source.fingerprints import CatalogFingerprint
+from slotlake.spark.catalog.base import load_one
+from slotlake.spark.catalog.open import open_catalog
+from slotlake.spark.names import LakeName
+from slotlake.spark.read.point import ReadPoint
+from slotlake.spark.tables import metadata
 from tests.conftest import Database
 from tests.infra.without_spark import opened, without_spark
 
@@ -93,3 +101,40 @@ def _synced(pipeline: Pipeline, touched: int) -> None:
     report = pipeline.sync()
     assert len(report.tables) == touched
     assert report.warnings == []
+
+
+def test_what_others_do_to_a_table_that_no_batch_touches_is_noticed(
+    database: Database, tmp_path: Path
+) -> None:
+    """In a warm process, by the next sync: in the lake, and at the source."""
+    database.execute("; ".join(f"CREATE TABLE t{i} ({COLUMNS})" for i in range(_FEW)))
+    database.execute("; ".join(f"INSERT INTO t{i} (id, quantity) VALUES (1, 0)" for i in range(_TOUCHED)))
+    with _placed(database, tmp_path, _FEW) as pipeline:
+        for _ in range(2):
+            database.execute(_CHANGE)
+            _synced(pipeline, _TOUCHED)
+        rolled_back, dropped = LakeName("shop", "t0"), LakeName("shop", f"t{_FEW - 1}")
+        with open_catalog(pipeline.lake) as catalog:
+            table = load_one(catalog, rolled_back)
+            before = table.metadata["snapshots"][0]["snapshot-id"]
+            catalog.move([catalog.prepared(table, metadata.with_ref(table.metadata, metadata.MAIN, before))])
+        for _ in range(2):
+            with pytest.raises(LakeError, match=r"shop\.t0 was rolled back by hand"):
+                pipeline.sync()
+        with open_catalog(pipeline.lake) as catalog:
+            now = load_one(catalog, rolled_back)
+            catalog.move([catalog.prepared(now, table.metadata)])
+        _synced(pipeline, 0)
+        with open_catalog(pipeline.lake) as catalog:
+            catalog.drop([dropped])
+        shutil.rmtree(tmp_path / f"of{_FEW}" / "shop" / dropped.table)
+        assert pipeline.sync().added_tables == [f"public.{dropped.table}"]
+        database.execute(f"CREATE TABLE later ({COLUMNS}); ALTER PUBLICATION of{_FEW} ADD TABLE later")
+        assert pipeline.sync().added_tables == ["public.later"]
+        _synced(pipeline, 0)
+        database.execute(f"ALTER PUBLICATION of{_FEW} DROP TABLE t{_TOUCHED}")
+        _synced(pipeline, 0)
+        shape = ReadPoint.latest(pipeline.lake).schema(f"public.t{_TOUCHED}")
+        assert CatalogFingerprint.from_json(shape.fingerprint).members == frozenset({"left"})  # type: ignore[union-attr]
+        database.execute(_CHANGE)
+        _synced(pipeline, _TOUCHED)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from slotlake.spark.catalog import looks
+from slotlake.spark.catalog.listing import Row
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.catalog.rest import RestPointers
 from slotlake.spark.catalog.rest_session import Answered
@@ -38,17 +38,17 @@ def _tables(count: int) -> list[Any]:
 def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often all pointers are read, and how often each table is asked for on REST."""
     counts: Counter[str] = Counter()
-    pointers, answered = SqlPointers.pointers, RestPointers.answered
+    rows, answered = SqlPointers._rows, RestPointers.answered
 
-    def counted_pointers(self: SqlPointers) -> Mapping[LakeName, str]:
+    def counted_rows(self: SqlPointers) -> list[Row]:
         counts["all"] += 1
-        return pointers(self)
+        return rows(self)
 
     def counted_answered(self: RestPointers, name: LakeName) -> Answered | None:
         counts[name.table] += 1
         return answered(self, name)
 
-    monkeypatch.setattr(SqlPointers, "pointers", counted_pointers)
+    monkeypatch.setattr(SqlPointers, "_rows", counted_rows)
     monkeypatch.setattr(RestPointers, "answered", counted_answered)
     return counts
 
