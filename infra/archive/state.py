@@ -282,7 +282,6 @@ def require_own_state(file: PipelineFile, state: StoredState | None) -> None:
     """
     if not file.shares_state:
         return
-    bring_journal(file.state_dir, file.state_dir)  # of a version that had one on each machine
     note, own = StateFile(file.state_dir / OWNER), identity(file)
     owner = note.mapping()
     if not owner:
@@ -297,6 +296,7 @@ def require_own_state(file: PipelineFile, state: StoredState | None) -> None:
             way_out="give each pipeline its own name, or its own state.path; if this is the same pipeline, "
             f"and its {' and '.join(differing)} was changed on purpose, remove {OWNER} there",
         )
+    bring_journal(file.state_dir, file.state_dir)  # of a version that had one on each machine
 
 
 def _take_over(file: PipelineFile, state: StoredState | None) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import multiprocessing
+import shutil
 import threading
 import time
 from collections import Counter
@@ -14,7 +16,9 @@ from typing import Any
 
 import pytest
 
+from slotlake.decoder.errors import PipelineFileError
 from slotlake.infra.airflow.histories import Histories
+from slotlake.infra.archive.state import identity, require_own_state
 from slotlake.infra.config.pipeline_file import load_pipeline
 from slotlake.infra.health.metrics import metrics_text
 from slotlake.infra.health.model import all_series, health_from
@@ -76,6 +80,7 @@ class Shared:
 
     def __init__(self, bucket: Bucket) -> None:
         self.free = bucket
+        self.read = lambda name: bucket.objects.get(name, (None, 0.0))[0]
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(name)
@@ -445,6 +450,31 @@ def test_the_journal_of_a_folder_is_brought(machine: Callable[[], Path], tmp_pat
     known = recorded(machine())
     assert (known.totals["batches"], len(known.batches), len(known.verifications)) == (4, 4, 1)
     assert sum(each["changes"] for each in known.over_time(86400, 0.0)[0]) == 40
+
+
+def test_a_journal_is_not_brought_into_the_state_of_another_pipeline(bucket: Bucket, tmp_path: Path) -> None:
+    file = load_pipeline(pipeline_file(tmp_path, place=f"s3://{tmp_path.name}/x"))
+    share(file.state_dir, Shared(bucket))
+    try:
+        _one(tmp_path / "folder", 1)
+        (tmp_path / "folder" / "journal").rename(_made(file.state_dir) / "journal")
+        bucket.objects["owner.json"] = b'{"slot": "another"}', NOW
+        with pytest.raises(PipelineFileError, match="the state of another pipeline"):
+            require_own_state(file, None)
+        assert (file.state_dir / "journal").is_dir()
+        bucket.objects["owner.json"] = json.dumps(identity(file)).encode(), NOW
+        require_own_state(file, None)
+        shared.end_notes(file.state_dir)
+        assert not (file.state_dir / "journal").exists()
+        assert recorded(file.state_dir).totals["batches"] == 1
+    finally:
+        share(file.state_dir, None)
+        shutil.rmtree(file.state_dir)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    return folder
 
 
 def test_a_dropped_pipeline_leaves_nothing(machine: Callable[[], Path], bucket: Bucket) -> None:
