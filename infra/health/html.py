@@ -11,11 +11,11 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup, escape
 
 from slotlake.infra.config.pipeline_file import PipelineFile
 from slotlake.infra.health import words
@@ -155,9 +155,9 @@ def _share(copied: dict[str, Any] | None) -> float | None:
     return round(100 * float(copied["ranges_done"]) / float(copied["ranges"]), 1)
 
 
-def _code(text: str) -> Markup:
-    """Return a text with what is between backticks as code; all else is escaped."""
-    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704  escaped before
+def _code(text: str) -> str:
+    """Return a text as HTML: what is between backticks is code, and all is escaped."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 @cache
