@@ -597,5 +597,4 @@ def test_no_password_is_in_any_log_or_in_the_metadata(stack: Stack) -> None:
 
 @LONG
 def test_the_clean_up_of_the_page_leaves_nothing_old_and_the_pipeline_goes_on(stack: Stack) -> None:
-    """After the tests above, which look at what Airflow has kept."""
-    check_clean_up(stack)
+    check_clean_up(stack)  # after the tests above, which look at what Airflow has kept
