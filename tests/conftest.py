@@ -301,11 +301,12 @@ def rest(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
 
 
 @pytest.fixture(scope="session")
-def hive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def hive(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[str]:
     """The address of a Hive Metastore."""
     from tests.spark.hive_metastore import LocalHiveMetastore
 
-    with LocalHiveMetastore(tmp_path_factory.mktemp("hive")) as server:
+    store = request.getfixturevalue("object_store") if storage.IN_S3 else None
+    with LocalHiveMetastore(tmp_path_factory.mktemp("hive"), store=store) as server:
         yield server.uri
 
 
