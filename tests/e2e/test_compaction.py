@@ -24,8 +24,8 @@ ROWS = 200
 LONG = bool(os.environ.get("SLOTLAKE_TEST_LONG"))
 # With the real number of files, a hundred and fifty batches; else both scaled down.
 FILES, BATCHES = (small_files.FILES_MIN, 150) if LONG else (5, 12)
-# A file of which no row is left leaves the table.  With so many batches between two updates of a row, the files of
-# all of them are alive at once.
+# A file of which no row is left leaves the table.  With so many batches between two updates of a row, the
+# files of all of them are alive at once.
 CYCLE = FILES + 2
 TABLES = ["stock", "other"]
 MODES = "mode: [mirror, history, append]\n"
@@ -46,7 +46,8 @@ def _fill(database: Database) -> None:
 
 
 def _update(database: Database, number: int) -> None:
-    database.execute(f"UPDATE stock SET quantity = {number}, note = note || '.' WHERE id % {CYCLE} = {number % CYCLE}")
+    rows = f"id % {CYCLE} = {number % CYCLE}"
+    database.execute(f"UPDATE stock SET quantity = {number}, note = note || '.' WHERE {rows}")
 
 
 def _count(pipeline: Any, table: str) -> int:

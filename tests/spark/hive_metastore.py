@@ -1,8 +1,8 @@
 """A Hive Metastore on this machine, for tests: the real one, of the jars that Spark has with it.
 
 Its database is Derby in the folder given.  The tables for locks, which `schematool` makes in an installation,
-are those of ``hive_locks.sql``.  With an object store it opens ``s3://`` by Hadoop's file system for S3, as an
-installation does whose tables are there (``fs.s3.impl``); ``hive_s3.lock`` pins that file system.
+are those of ``hive_locks.sql``.  With an object store it opens ``s3://`` by Hadoop's file system for S3, as
+an installation does whose tables are there (``fs.s3.impl``); ``hive_s3.lock`` pins that file system.
 """
 
 from __future__ import annotations
