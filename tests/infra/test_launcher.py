@@ -187,7 +187,7 @@ def test_tests_run_in_the_checkout_and_their_exit_code_is_the_launchers(quick: C
 def test_a_whole_run_takes_two_processes(quick: Checkout) -> None:
     count = min(2, os.cpu_count() or 2)
     _, out, _ = quick.run("test", "--durations=3")
-    assert out == f"pytest -n {count} --dist loadfile --durations=3 {quick.root}\n"
+    assert out == f"pytest -n {count} --dist loadfile --no-loadscope-reorder --durations=3 {quick.root}\n"
 
 
 def test_a_link_to_the_launcher_works_from_anywhere(quick: Checkout, tmp_path: Path) -> None:
