@@ -143,4 +143,33 @@ def _prefix(folder: Path) -> str:
     return f"{server['warehouse']}/{uuid.uuid5(uuid.NAMESPACE_URL, str(folder)).hex}"
 
 
+def files_folder(folder: Path) -> Path:
+    """Return where the files of a test's warehouse are on this machine's disk, also those of a bucket.
+
+    Args:
+        folder: the folder of the test.
+    """
+    return local_file(_prefix(folder)) if IN_S3 else folder / "warehouse"
+
+
+def local_file(location: str) -> Path:
+    """Return where a file of a warehouse is on this machine's disk: the S3 server keeps objects as files.
+
+    Args:
+        location: its URI.
+    """
+    if location.startswith("s3://"):
+        return _stores[0].folder / "objects" / location.removeprefix("s3://")
+    return Path(location.removeprefix("file:"))
+
+
+def files_in(place: Path) -> list[Path]:
+    """Return the files below a folder; a bucket has no folders, so empty ones say nothing.
+
+    Args:
+        place: the folder; it may be missing.
+    """
+    return [path for path in place.rglob("*") if path.is_file()]
+
+
 needs_a_folder = pytest.mark.skipif(IN_S3, reason="it looks at, or damages, files in the warehouse's folder")

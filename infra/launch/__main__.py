@@ -48,8 +48,8 @@ def main(arguments: list[str]) -> int:
 def _in_parallel(arguments: list[str]) -> list[str]:
     """Return the options for a run of all tests: two processes, and each file's tests in one of them.
 
-    In the order of their names: the last files are short ones.  xdist would begin with those of most tests, and
-    end with long tests that are alone in their files, in one process while the other waits.
+    In the order of their names: the last files are short ones.  xdist would begin with those of most tests,
+    and end with long tests that are alone in their files, in one process while the other waits.
     """
     if not all(argument.startswith("-") for argument in arguments):
         return []

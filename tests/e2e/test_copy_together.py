@@ -29,7 +29,7 @@ from tests.e2e.oracle import assert_equal, pipeline_file
 from tests.e2e.test_init_resumed import COMMAND, PART_BYTES, TABLES, Killed, fill
 from tests.e2e.test_workers import shared_file
 from tests.spark.rest_catalog import LocalRestCatalog
-from tests.storage import IN_NESSIE, IN_S3, ON_REST, moved_to, needs_a_folder
+from tests.storage import IN_NESSIE, IN_S3, ON_REST, files_folder, moved_to
 from tests.workers import Worker, ended, needs_namespaces
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.server]
@@ -55,7 +55,6 @@ def _help(file: Path) -> CopyWorkerReport:
         return pipeline.help_copy()
 
 
-@needs_a_folder
 def test_a_helper_is_killed_and_another_goes_on(
     database: Database, connect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,7 +163,6 @@ READING = (
 
 
 @LONG
-@needs_a_folder
 def test_all_machines_together_have_so_many_connections(
     database: Database, connect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -335,7 +333,7 @@ def _require_no_spare_files(pipeline: Pipeline) -> None:
 
 
 def _paths(folder: Path) -> list[Path]:
-    return sorted((folder / "files").rglob("data/copy-*.parquet"))
+    return sorted(files_folder(folder / "files").rglob("data/copy-*.parquet"))
 
 
 def _files(folder: Path, part: str) -> list[str]:

@@ -18,7 +18,7 @@ from slotlake.infra.copy import states as copy_states
 from slotlake.infra.copy.record import CopyRecord
 from tests.conftest import Database
 from tests.e2e.oracle import assert_equal, pipeline_file
-from tests.storage import needs_a_folder
+from tests.storage import files_folder
 
 pytestmark = pytest.mark.timeout(900)
 PART_BYTES = 100_000
@@ -124,7 +124,6 @@ def inodes(folder: Path) -> dict[str, int]:
     return {str(path): path.stat().st_ino for path in folder.rglob("data/*.parquet")}
 
 
-@needs_a_folder
 def test_killed_again_and_again(
     database: Database, connect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,7 +134,7 @@ def test_killed_again_and_again(
         write(database, 1)
         first = {oid: set(names) for oid, names in record(pipeline).items()}
         assert sum(map(len, first.values())) >= 4
-        kept = inodes(tmp_path / "warehouse")
+        kept = inodes(files_folder(tmp_path))
         interrupted(pipeline, monkeypatch, "init.part_done:3")
         write(database, 2)
         second = record(pipeline)
@@ -154,7 +153,7 @@ def test_killed_again_and_again(
         report = pipeline.init()
         written = {copy.table: copy for copy in report.tables}
         assert written["public.big"].ranges_kept >= 4
-        after = inodes(tmp_path / "warehouse")
+        after = inodes(files_folder(tmp_path))
         # The process was killed at the fourth range; the one it was at beside that is written anew.
         assert sum(after.get(path) == inode for path, inode in kept.items() if "/big/" in path) >= 4
         assert_equal(database, pipeline, TABLES)
@@ -166,7 +165,7 @@ def test_killed_again_and_again(
         assert pipeline.status().copy is None
     slots = database.execute("SELECT count(*) FROM pg_replication_slots WHERE database = current_database()")
     assert slots == [(1,)]
-    assert not list((tmp_path / "warehouse").rglob("data-again/stale*"))
+    assert not list(files_folder(tmp_path).rglob("data-again/stale*"))
 
 
 def test_written_all_the_while(
@@ -196,7 +195,6 @@ def test_written_all_the_while(
         writer.join()
 
 
-@needs_a_folder
 def test_what_cannot_be_brought_forward_is_copied_again(
     database: Database, connect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,7 +207,7 @@ def test_what_cannot_be_brought_forward_is_copied_again(
         interrupted(pipeline, monkeypatch, "init.before_publish")
     database.execute("INSERT INTO log VALUES (0, 'late'); ALTER TABLE odd ADD x int DEFAULT 7")
     database.execute("VACUUM FULL parts_1")
-    damaged = next((tmp_path / "warehouse").rglob("big/data/copy-00001-*.parquet"))
+    damaged = next(files_folder(tmp_path).rglob("big/data/copy-00001-*.parquet"))
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
     with Pipeline.open(file, remote=connect) as pipeline:
         copies = {copy.table: copy for copy in pipeline.init().tables}
@@ -233,7 +231,7 @@ def test_drop_ends_it(
         pipeline.drop()
         assert pipeline.status().copy is None
         assert record(pipeline) == {}
-    assert not list((tmp_path / "warehouse").rglob("*.parquet"))
+    assert not list(files_folder(tmp_path).rglob("*.parquet"))
     slots = database.execute("SELECT count(*) FROM pg_replication_slots WHERE database = current_database()")
     assert slots == [(0,)]
 

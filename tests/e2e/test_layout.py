@@ -21,7 +21,7 @@ from slotlake.spark.storage.location import Location
 from tests.conftest import Database
 from tests.e2e.oracle import assert_equal, pipeline_file, source_rows
 from tests.e2e.readers import duckdb_connection, duckdb_secret, pyiceberg_catalog
-from tests.storage import IN_NESSIE, ON_REST, needs_a_folder
+from tests.storage import IN_NESSIE, ON_REST, files_folder, files_in, local_file
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -322,7 +322,6 @@ def test_marked_rows_stay_in_their_partitions(database: Database, session: Any, 
         assert pipeline.session.sql(deleted).collect()[0][0] > 0
 
 
-@needs_a_folder
 @pytest.mark.skipif(not LONG, reason="SLOTLAKE_TEST_LONG=1 runs it")
 @pytest.mark.parametrize("failpoint", ["init.part_done", "init.registered", "init.before_publish"])
 def test_an_initial_copy_that_was_killed_is_continued(
@@ -337,9 +336,9 @@ def test_an_initial_copy_that_was_killed_is_continued(
         if failpoint != "init.part_done":  # the first range may be of the table that has no key
             assert sum(copy.ranges_kept for copy in report.tables) > 0
         _equal_for_all_readers(pipeline, database)
-        assert not [*tmp_path.glob("warehouse/_slotlake/copying/shop/*")]
-        referenced = {Path(row[0].removeprefix("file:")) for row in _data_files(pipeline)}
-        assert set(tmp_path.glob("warehouse/shop/items/data/**/*.parquet")) == referenced
+        assert files_in(files_folder(tmp_path) / "_slotlake" / "copying" / "shop") == []
+        referenced = {local_file(row[0]) for row in _data_files(pipeline)}
+        assert set((files_folder(tmp_path) / "shop/items/data").rglob("*.parquet")) == referenced
         assert pipeline.verify().equal
     database.execute(
         "UPDATE items SET ts = ts + interval '1 day', id = id + 5000; UPDATE bag SET region = 'x'"

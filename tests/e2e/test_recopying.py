@@ -15,7 +15,6 @@ from tests.e2e.oracle import assert_equal
 from tests.e2e.recopies import REWRITTEN, ranges, recopying_of, reopened, small_and_slow
 from tests.e2e.test_beside import past
 from tests.e2e.test_modes import MODES
-from tests.storage import needs_a_folder
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -25,7 +24,6 @@ def _large(monkeypatch: pytest.MonkeyPatch) -> None:
     small_and_slow(monkeypatch)
 
 
-@needs_a_folder
 def test_the_others_go_on(database: Database, connect: str, tmp_path: Path) -> None:
     """Each sync carries the others' changes and moves the slot; all say how far it is; then it is whole."""
     with ExitStack() as stack:
@@ -69,7 +67,6 @@ def test_the_others_go_on(database: Database, connect: str, tmp_path: Path) -> N
         assert made.pipeline.position() > before
 
 
-@needs_a_folder
 def test_killed_at_each_step(
     database: Database, connect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from slotlake.infra.recover.approved import note_plan
 from slotlake.infra.recover.compare import compare
 from tests.conftest import Database, fresh_database
 from tests.e2e.oracle import assert_equal, pipeline_file
-from tests.storage import needs_a_folder
+from tests.storage import local_file
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -252,21 +251,20 @@ def test_lake_moved_by_hand(shop: tuple[Database, Any]) -> None:
     assert pipeline.verify().equal
 
 
-@needs_a_folder
 def test_files_missing(shop: tuple[Database, Any]) -> None:
     """Only the table that lacks something is copied again, in place, whether or not a batch is to come."""
     database, pipeline = shop
     session = pipeline.session
     files = session.sql(f"SELECT file_path FROM {pipeline.lake.catalog}.shop.once.files").collect()
     database.execute("UPDATE big SET v = 'meanwhile' WHERE id = 3")
-    Path(files[0][0].removeprefix("file:")).unlink()
+    local_file(files[0][0]).unlink()
     report = pipeline.recover()
     assert [finding.kind for finding in report.findings] == ["table damaged"]
     assert _how(pipeline.recover(carry_out=True)) == {"public.once": "whole"}
     _sound(database, pipeline)
     files = session.sql(f"SELECT file_path FROM {pipeline.lake.catalog}.shop.small__history.files").collect()
     for file in files:
-        Path(file[0].removeprefix("file:")).unlink(missing_ok=True)  # one may hold the deletes of several
+        local_file(file[0]).unlink(missing_ok=True)  # one may hold the deletes of several
     assert pipeline.recover(carry_out=True).lost
     _sound(database, pipeline)
 
