@@ -101,8 +101,8 @@ class Day:
         if not cluster:
             self.database.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
             return
-        for _ in range(4):
-            self.database.execute("SELECT pg_switch_wal(); SELECT txid_current()")
+        while _position(self.clusters[1]) + (64 << 20) > _position(self.database):
+            self.database.execute("SELECT txid_current(); SELECT pg_switch_wal()")
         self.sync()
         self.note()
         left = self.clusters.pop(0)
@@ -135,6 +135,11 @@ class Day:
                 said = process.communicate()
             self.told = [text.decode() for text in said]
             return process.returncode
+
+
+def _position(database: Database) -> int:
+    ((position,),) = database.execute("SELECT (pg_current_wal_lsn() - '0/0')::bigint")
+    return int(position)
 
 
 @pytest.fixture(params=["sqlite", "per_table"] if LONG else ["sqlite"])
