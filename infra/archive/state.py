@@ -154,6 +154,7 @@ class StoredState:
     def read_several(self, names: Sequence[str]) -> list[bytes]:
         """Return the contents of notes that are there, in this order."""
         with self._lock:
+            self._listed()  # here: a thread of the pool would wait for this lock, and this thread for it
             missing = [name for name in names if name not in self._contents]
             with ThreadPoolExecutor(_AT_ONCE) as pool:
                 self._contents.update(zip(missing, pool.map(self._fetched, missing), strict=True))

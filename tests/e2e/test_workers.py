@@ -387,3 +387,14 @@ def test_another_pipeline_of_the_name_is_refused(
         there.init()
         assert there.verify().equal
         there.drop(lake=True)
+
+
+@pytest.mark.timeout(60)
+def test_notes_that_another_machine_wrote_are_read_without_a_look_before(
+    object_store: LocalObjectStore, tmp_path: Path
+) -> None:
+    """The threads that read them do not wait for the one that waits for them."""
+    lake = LakeSettings("lake", "sqlite://", object_store.warehouse, "shop", storage=_storage(object_store))
+    path = f"{object_store.warehouse}-state/{tmp_path.name}"
+    assert StoredState.of(lake, path, "shop").write_once("copying/done/a/00000000", b"1")
+    assert StoredState.of(lake, path, "shop").read_several(["copying/done/a/00000000"]) == [b"1"]
