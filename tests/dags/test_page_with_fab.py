@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fab_packages import fab_packages
 from tests.infra.test_pages import noted, pipeline
+from tests.provider_packages import fab_packages
 from tests.sources import ROOT
 
 pytestmark = [pytest.mark.seconds, pytest.mark.timeout(900)]

@@ -14,7 +14,7 @@ from slotlake.infra.launch.folders import CHECKOUT
 from slotlake.infra.local.postgres import EmbeddedPostgres
 from tests.e2e.airflow_small import bootstrapped, small_airflow
 from tests.e2e.airflow_stack import Stack
-from tests.openlineage_packages import openlineage_packages
+from tests.provider_packages import openlineage_packages
 
 pytestmark = [
     pytest.mark.airflow,

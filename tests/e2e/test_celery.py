@@ -4,35 +4,31 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from slotlake import Pipeline
-from slotlake.infra.config.pipeline_file import load_pipeline
 from slotlake.infra.launch.folders import CHECKOUT
-from slotlake.infra.local.airflow import LocalAirflow
-from slotlake.infra.local.airflow_client import AirflowClient
 from slotlake.infra.local.object_store import LocalObjectStore
 from tests.catalogs import postgres_uri
-from tests.celery_packages import celery_packages
 from tests.conftest import Database, fresh_database
+from tests.e2e.airflow_workers import airflow_without_workers, until, until_ended
 from tests.e2e.oracle import assert_equal, pipeline_file
+from tests.provider_packages import executor_packages
 from tests.storage import moved_to
 from tests.workers import Worker, needs_namespaces
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.airflow, needs_namespaces]
 LONG = pytest.mark.skipif(not os.environ.get("SLOTLAKE_TEST_LONG"), reason="SLOTLAKE_TEST_LONG=1 runs it")
-_SECONDS_MAX = 240.0
 TABLES = ["orders", "lines"]
 
 
@@ -69,29 +65,6 @@ def _descendants(pid: int) -> list[int]:
     return [each for child in children for each in (child, *_descendants(child))]
 
 
-def until(true: Any, why_not: Any) -> None:
-    """Wait until something is so."""
-    give_up = time.monotonic() + _SECONDS_MAX
-    while not true():
-        assert time.monotonic() < give_up, why_not()
-        time.sleep(0.2)
-
-
-@contextmanager
-def airflow_on_celery(folder: Path, file: Path, environment: Mapping[str, str]) -> Iterator[AirflowClient]:
-    """Scheduler, DAG processor and API server, without a worker."""
-    pool = load_pipeline(file).pool
-    airflow = LocalAirflow(
-        folder, CHECKOUT / "dags", environment=environment, pools={pool: 1}, dies_with_parent=True
-    )
-    try:
-        client = airflow.start().wait_ready()
-        shutil.copy(folder / "airflow.cfg", file.parent)
-        yield client
-    finally:
-        airflow.remove()
-
-
 @LONG
 def test_a_worker_is_killed_and_another_goes_on(
     database: Database, pg: Any, object_store: LocalObjectStore, connect: str, tmp_path: Path
@@ -114,7 +87,7 @@ def test_a_worker_is_killed_and_another_goes_on(
         )
         moved_to(object_store, file)
         environment = _environment(broker, file, connect)
-        client = stack.enter_context(airflow_on_celery(tmp_path / "home", file, environment))
+        client = stack.enter_context(airflow_without_workers(tmp_path / "home", file, environment))
         client.wait_dags(["cdc_bootstrap_shop", "cdc_sync_shop"])
         for dag in ("cdc_bootstrap_shop", "cdc_sync_shop"):
             client.pause(dag, False)
@@ -123,7 +96,7 @@ def test_a_worker_is_killed_and_another_goes_on(
         first.wait_ready()
         assert "slotlake: workers start warm" in first.log.read_text()
         run = client.trigger("cdc_bootstrap_shop")
-        _until_ended(client, "cdc_bootstrap_shop", run)
+        until_ended(client, "cdc_bootstrap_shop", run)
         database.execute("UPDATE orders SET v = 'new' WHERE id % 3 = 0; INSERT INTO lines VALUES (1, 'a')")
         run = client.trigger("cdc_sync_shop")
 
@@ -135,7 +108,7 @@ def test_a_worker_is_killed_and_another_goes_on(
         first.kill()
         second = CeleryWorker("worker-b", file, environment, tmp_path)
         stack.callback(second.kill)
-        _until_ended(client, "cdc_sync_shop", run)
+        until_ended(client, "cdc_sync_shop", run)
         hosts = {name: task["hostname"] for name, task in client.tasks("cdc_sync_shop", run).items()}
         assert hosts["pull"] == "worker-a"
         assert {hosts[name] for name in ("apply", "publish", "confirm")} == {"worker-b"}
@@ -144,14 +117,9 @@ def test_a_worker_is_killed_and_another_goes_on(
             assert_equal(database, pipeline, TABLES)
 
 
-def _until_ended(client: AirflowClient, dag: str, run: str) -> None:
-    until(lambda: client.run(dag, run)["state"] in ("success", "failed"), lambda: str(client.tasks(dag, run)))
-    assert client.run(dag, run)["state"] == "success", client.reason(dag, run)
-
-
 def _environment(broker: Database, file: Path, connect: str) -> dict[str, str]:
     uri = broker.server.url(broker.name).replace("postgresql://", "postgresql+psycopg2://", 1)
-    paths = [str(CHECKOUT / "src"), str(CHECKOUT), str(celery_packages())]
+    paths = [str(CHECKOUT / "src"), str(CHECKOUT), str(executor_packages())]
     return {
         "PYTHONPATH": os.pathsep.join(paths),
         "AIRFLOW__CORE__EXECUTOR": "CeleryExecutor",

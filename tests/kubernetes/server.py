@@ -1,6 +1,6 @@
 """Kubernetes' own API server with its etcd, built by Go from their modules, on loopback.
 
-Nothing else of a cluster runs: no scheduler, no controllers, no kubelet.
+Nothing else of a cluster runs: no scheduler, no controllers.  `kubelet` binds pods and runs them.
 """
 
 from __future__ import annotations
@@ -169,6 +169,31 @@ class ApiServer:
         except HTTPError as refused:
             return str(json.loads(refused.read())["message"])
         return ""
+
+    def kubeconfig(self, user: str, namespace: str) -> Path:
+        """Write a kubeconfig of a user, and return its path.
+
+        Args:
+            user: one of those that were named.
+            namespace: the one that is meant where none is said.
+        """
+        server = {
+            "server": f"https://127.0.0.1:{self.port}",
+            "certificate-authority": str(self._authority.root),
+        }
+        content = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "test",
+            "clusters": [{"name": "test", "cluster": server}],
+            "users": [{"name": user, "user": {"token": self._tokens[user]}}],
+            "contexts": [
+                {"name": "test", "context": {"cluster": "test", "user": user, "namespace": namespace}}
+            ],
+        }
+        path = self._folder / f"{user}.kubeconfig"
+        path.write_text(json.dumps(content))
+        return path
 
     # -- how ----------------------------------------------------------------------------------------------
 
