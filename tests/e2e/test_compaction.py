@@ -18,12 +18,12 @@ from slotlake.spark.maintenance.integrity import find_damage
 from tests.conftest import Database
 from tests.e2e.oracle import assert_equal, pipeline_file
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 
 ROWS = 200
 LONG = bool(os.environ.get("SLOTLAKE_TEST_LONG"))
-# With the real number of files, a hundred and fifty batches; else both scaled down.
-FILES, BATCHES = (small_files.FILES_MIN, 150) if LONG else (5, 12)
+# With the real number of files, a hundred batches; else both scaled down.
+FILES, BATCHES = (small_files.FILES_MIN, 100) if LONG else (5, 12)
 # A file of which no row is left leaves the table.  With so many batches between two updates of a row, the
 # files of all of them are alive at once.
 CYCLE = FILES + 2
