@@ -20,7 +20,7 @@ from slotlake.spark.publish import commits, position
 from slotlake.spark.publish.position import FORMAT_PROPERTY, LAKE_FORMAT, require_known_format
 from tests.conftest import ROOT, Database
 from tests.e2e.oracle import assert_equal
-from tests.e2e.upgrades import SOURCE, TABLES, KeptLake, numbers
+from tests.e2e.upgrades import SOURCE, TABLES, KeptLake, names
 
 LONG = bool(os.environ.get("SLOTLAKE_TEST_LONG"))
 pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
@@ -36,7 +36,12 @@ COMMANDS = (
 )
 
 
-@pytest.fixture(params=numbers())
+@pytest.fixture(
+    params=[
+        pytest.param(name, marks=pytest.mark.skipif("-" in name and not LONG, reason="SLOTLAKE_TEST_LONG=1"))
+        for name in names()
+    ]
+)
 def kept(request: pytest.FixtureRequest) -> KeptLake:
     return KeptLake.read(request.param)
 
@@ -56,10 +61,34 @@ def _assert_points(kept: KeptLake, pipeline: Pipeline) -> None:
 
 
 def test_there_is_a_lake_of_each_format() -> None:
-    assert numbers() == list(range(1, LAKE_FORMAT + 1))
+    assert sorted({KeptLake.read(name).number for name in names()}) == list(range(1, LAKE_FORMAT + 1))
     page = (ROOT / "docs" / "upgrade.md").read_text()
     assert f"| lake | {LAKE_FORMAT} |" in page
     assert f"| batch of the change log | {batches.FORMAT} |" in page
+
+
+def test_the_lake_of_more_shapes_has_them(tmp_path: Path) -> None:
+    kept = KeptLake.read("1-shapes")
+    place = tmp_path / "lake.db"
+    place.write_bytes(kept.files["lake.db"])
+    with sqlite3.connect(place) as connection:
+        named = connection.execute(
+            "SELECT table_name, metadata_location FROM iceberg_tables WHERE table_namespace = 'kept'"
+        ).fetchall()
+        views = connection.execute(
+            "SELECT count(*) FROM iceberg_tables WHERE table_namespace LIKE 'kept\\_\\_at%' ESCAPE '\\'"
+        ).fetchall()
+    found = {
+        name: json.loads(kept.files[location.replace("s3://lake", "objects", 1)]) for name, location in named
+    }
+    assert {table["format-version"] for table in found.values()} == {2}
+    transforms = {name: table["partition-specs"][-1]["fields"] for name, table in found.items()}
+    assert [field["transform"] for field in transforms["a"]] == ["bucket[4]"]
+    assert [field["transform"] for field in transforms["typed"]] == ["day"]
+    assert found["a"]["sort-orders"][-1]["fields"]
+    columns = {field["name"] for field in found["a"]["schemas"][-1]["fields"]}
+    assert "_is_deleted" in columns
+    assert views[0][0] > 0
 
 
 def test_every_point_is_read_and_a_newer_lake_is_refused(
@@ -142,6 +171,6 @@ def test_the_archives_hold_nothing_of_the_machine_that_wrote_them(kept: KeptLake
     with sqlite3.connect(place) as connection:
         locations = connection.execute("SELECT metadata_location FROM iceberg_tables").fetchall()
     assert locations
-    assert all(location.startswith(f"s3://lake/kept-{kept.number}/") for (location,) in locations)
+    assert all(location.startswith(f"s3://lake/kept-{kept.name}/") for (location,) in locations)
     texts = [data for name, data in kept.files.items() if name.endswith((".json", ".db"))]
     assert not any(b"file:/" in data or b"/home/" in data for data in texts)

@@ -3,8 +3,11 @@
 A lake's files name each other by their whole address.  So a kept lake lies in a bucket: its addresses
 (``s3://lake/kept-1/…``) are the same on every machine, and a test puts the objects into its own server.
 
-``python -m tests.e2e.upgrades NUMBER`` writes ``lake-NUMBER.tar.xz`` with the code of this checkout.  An
-archive that was committed is never written again: it is what that version wrote.
+An archive's name is the lake's format, and what is special about it: ``1-shapes`` has tables of Iceberg's
+format 2, deleted rows that stay, partitions, a sorted table and views, and was maintained.
+
+``python -m tests.e2e.upgrades NAME`` writes ``lake-NAME.tar.xz`` with the code of this checkout.  An archive
+that was committed is never written again: it is what that version wrote.
 """
 
 from __future__ import annotations
@@ -37,6 +40,13 @@ _BATCHES = (
     """TRUNCATE bag; INSERT INTO bag VALUES ('after', 9), (NULL, NULL);
     BEGIN; INSERT INTO a VALUES (17, 'prep', 1, 'x'); PREPARE TRANSACTION 'open'""",
 )
+_SHAPES: tuple[str, dict[str, str]] = (
+    "  format: 2\n  views: true\n",
+    {
+        "public.a": 'on_delete: mark, partition_by: "bucket(4, id)", sort_by: [n]',
+        "public.typed": "on_delete: mark, partition_by: day(moment)",
+    },
+)
 SOURCE = """
 CREATE TABLE a (id int PRIMARY KEY, word text, n bigint);
 INSERT INTO a SELECT g, 'word ' || g, g FROM generate_series(1, 10) g;
@@ -55,22 +65,27 @@ INSERT INTO typed
 class KeptLake:
     """One archive: its files, by their names. ``about`` says what each point held, as PostgreSQL's text."""
 
-    number: int
+    name: str
     about: dict[str, Any]
     files: dict[str, bytes]
 
     @classmethod
-    def read(cls, number: int) -> KeptLake:
+    def read(cls, name: str) -> KeptLake:
         """Read an archive.
 
         Args:
-            number: of its lake format.
+            name: the archive's.
         """
-        with tarfile.open(LAKES / f"lake-{number}.tar.xz") as archive:
+        with tarfile.open(LAKES / f"lake-{name}.tar.xz") as archive:
             members = [each for each in archive if each.isfile()]
             readers = {each.name: archive.extractfile(each) for each in members}
             files = {name: reader.read() for name, reader in readers.items() if reader is not None}
-        return cls(number, json.loads(files.pop("about.json")), files)
+        return cls(name, json.loads(files.pop("about.json")), files)
+
+    @property
+    def number(self) -> int:
+        """The lake's format."""
+        return int(self.name.partition("-")[0])
 
     def restore(self, folder: Path, store: LocalObjectStore, dsn: str, slot: str) -> Path:
         """Put the lake into a store, and its catalog and change log into a folder; return a pipeline file.
@@ -87,34 +102,35 @@ class KeptLake:
                 place = folder / name
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.write_bytes(data)
-        return write_pipeline_file(folder, self.number, store, dsn, slot)
+        return write_pipeline_file(folder, self.name, store, dsn, slot)
 
 
-def numbers() -> list[int]:
-    """The numbers of the archives that are kept."""
-    return sorted(int(path.name.split(".")[0].rpartition("-")[2]) for path in LAKES.glob("lake-*.tar.xz"))
+def names() -> list[str]:
+    """The names of the archives that are kept."""
+    return sorted(path.name.split(".")[0].removeprefix("lake-") for path in LAKES.glob("lake-*.tar.xz"))
 
 
-def write_pipeline_file(folder: Path, number: int, store: LocalObjectStore, dsn: str, slot: str) -> Path:
+def write_pipeline_file(folder: Path, name: str, store: LocalObjectStore, dsn: str, slot: str) -> Path:
     """Write the pipeline file of a kept lake, and return its path.
 
     Args:
         folder: where it goes; the catalog lies next to it.
-        number: of the archive.
+        name: of the archive.
         store: the object store.
         dsn: the source's.
         slot: the slot's name.
     """
     file = folder / "kept.yaml"
-    tables = "\n".join(f"  {name}: {{}}" for name in TABLES)
+    lake, options = _SHAPES if name.endswith("-shapes") else ("", {})
+    tables = "\n".join(f"  {table}: {{{options.get(table, '')}}}" for table in TABLES)
     file.write_text(f"""name: kept
 source: {{dsn: "{dsn}", publications: [kept], slot: {slot}, two_phase: true}}
 lake:
   uri: "sqlite:///lake.db"
-  warehouse: "s3://lake/kept-{number}"
+  warehouse: "s3://lake/kept-{name}"
   storage: {json.dumps(store.storage)}
   namespace: kept
-mode: [history, append]
+{lake}mode: [history, append]
 tables:
 {tables}
 """)
@@ -146,13 +162,13 @@ def _client(store: LocalObjectStore) -> Any:
     )
 
 
-def capture(number: int) -> Path:
+def capture(archive: str) -> Path:
     """Write an archive with the code of this checkout, and return its path."""
     with tempfile.TemporaryDirectory() as name, _servers(Path(name)) as (database, store):
         folder = Path(name) / "pipeline"
         folder.mkdir()
         database.execute(SOURCE)
-        file = write_pipeline_file(folder, number, store, database.dsn, "slotlake_kept")
+        file = write_pipeline_file(folder, archive, store, database.dsn, "slotlake_kept")
         points = []
         with Pipeline.open(file) as pipeline:
             pipeline.init()
@@ -161,9 +177,11 @@ def capture(number: int) -> Path:
                 _execute(database, statements)
                 pipeline.sync()
                 points.append(_point(pipeline))
+            if archive.endswith("-shapes"):
+                pipeline.maintain()
         database.execute("ROLLBACK PREPARED 'open'")
-        about = {"format": number, "commit": _commit(), "points": points}
-        return _pack(number, folder, store, about)
+        about = {"format": int(archive.partition("-")[0]), "commit": _commit(), "points": points}
+        return _pack(archive, folder, store, about)
 
 
 def _execute(database: Database, statements: str) -> None:
@@ -197,7 +215,7 @@ def _servers(folder: Path) -> Iterator[tuple[Database, LocalObjectStore]]:
         yield database, store
 
 
-def _pack(number: int, folder: Path, store: LocalObjectStore, about: dict[str, Any]) -> Path:
+def _pack(archive: str, folder: Path, store: LocalObjectStore, about: dict[str, Any]) -> Path:
     """Write catalog, change log and objects into one archive; no notes of the state folder, and no locks."""
     files = {"about.json": json.dumps(about).encode(), "lake.db": (folder / "lake.db").read_bytes()}
     for path in (folder / ".slotlake" / "kept" / "changelog").rglob("*"):
@@ -208,15 +226,15 @@ def _pack(number: int, folder: Path, store: LocalObjectStore, about: dict[str, A
         if path.is_file():
             files[f"objects/{path.relative_to(bucket).as_posix()}"] = path.read_bytes()
     LAKES.mkdir(parents=True, exist_ok=True)
-    target = LAKES / f"lake-{number}.tar.xz"
-    with tarfile.open(target, "w:xz", preset=9) as archive:
+    target = LAKES / f"lake-{archive}.tar.xz"
+    with tarfile.open(target, "w:xz", preset=9) as packed:
         for name, data in sorted(files.items()):
             entry = tarfile.TarInfo(name)
             entry.size = len(data)
-            archive.addfile(entry, io.BytesIO(data))
+            packed.addfile(entry, io.BytesIO(data))
     return target
 
 
 if __name__ == "__main__":
-    made = capture(int(sys.argv[1]))
+    made = capture(sys.argv[1])
     print(made, made.stat().st_size)
