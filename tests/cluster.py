@@ -117,7 +117,14 @@ class Machine:
 
     def said(self) -> str:
         """The end of its log."""
-        return self.log.read_text(errors="replace")[-3000:] if self.log.exists() else ""
+        return self._log()[-3000:]
+
+    def has_said(self, text: str) -> bool:
+        """Return whether this is in its log, wherever."""
+        return text in self._log()
+
+    def _log(self) -> str:
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def kill(self) -> None:
         """End it as a machine ends whose power fails: the program and all that it started."""
@@ -181,7 +188,7 @@ class SparkCluster:
         """Wait until the master knows all of them."""
         give_up = time.monotonic() + _START_SECONDS_MAX
         while time.monotonic() < give_up:
-            if all("Successfully registered with master" in worker.said() for worker in self.workers):
+            if all(worker.has_said("Successfully registered with master") for worker in self.workers):
                 return
             if any(worker.ended() for worker in self.workers):
                 break

@@ -193,7 +193,7 @@ def test_all_machines_together_have_so_many_connections(
 
 def _take_snapshot_and_pause(*arguments: Any) -> None:
     take_snapshot(*arguments)
-    time.sleep(0.1)
+    time.sleep(1.0)  # the helper's process is to start meanwhile
 
 
 SLOW = (
