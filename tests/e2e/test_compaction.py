@@ -22,11 +22,13 @@ pytestmark = pytest.mark.timeout(1800)
 
 ROWS = 200
 LONG = bool(os.environ.get("SLOTLAKE_TEST_LONG"))
-# With the real number of files, a hundred batches; else both scaled down.
-FILES, BATCHES = (small_files.FILES_MIN, 100) if LONG else (5, 12)
+FILES = 5
+# In the long form with the real number.  Batches that are staged without Spark pack a mirror's files
+# themselves before there are so many.
+FILES_LONG, BATCHES = (small_files.FILES_MIN, 60) if LONG else (FILES, 12)
 # A file of which no row is left leaves the table.  With so many batches between two updates of a row, the
 # files of all of them are alive at once.
-CYCLE = FILES + 2
+CYCLE = FILES_LONG + 2
 TABLES = ["stock", "other"]
 MODES = "mode: [mirror, history, append]\n"
 OFF = "maintenance: {in_sync: false}\n"
@@ -56,8 +58,9 @@ def _count(pipeline: Any, table: str) -> int:
 
 
 def test_the_files_of_a_table_that_is_only_updated_stay_few(
-    database: Database, connect: str, tmp_path: Path
+    database: Database, connect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(small_files, "FILES_MIN", FILES_LONG)
     _fill(database)
     file = pipeline_file(tmp_path, database, TABLES, extra=MODES)
     derived = ["stock", "stock__history", "stock__changes"]
@@ -72,9 +75,10 @@ def test_the_files_of_a_table_that_is_only_updated_stay_few(
             compacted += report.compacted
             most = max(most, *(_count(pipeline, table) for table in derived))
             seen[report.lsn] = sorted(pipeline.rows("stock"))
-        assert most <= FILES + 8, "instead of one a batch"
-        assert {each.lake_table for each in compacted} == {f"shop.{name}" for name in derived}
-        assert all(each.rewritten_files >= FILES - 2 and not each.failed for each in compacted)
+        assert most <= FILES_LONG + 8, "instead of one a batch"
+        names = {each.lake_table for each in compacted}
+        assert names | ({"shop.stock"} if LONG else set()) == {f"shop.{name}" for name in derived}
+        assert all(each.rewritten_files >= FILES_LONG - 2 and not each.failed for each in compacted)
         assert all(each.written_files <= 2 for each in compacted), (
             "of the history: its open and its closed versions"
         )
