@@ -50,6 +50,7 @@ BENCHES = {
     "verify_connections": "slotlake.bench.verifying.connections",
     "ten_of_a_thousand_vs_ten": "slotlake.bench.tables.placed",
     "many_tables": "slotlake.bench.tables.sizes",
+    "dag_parse_s": "slotlake.bench.tables.parsing",
     "ten_thousand_points_vs_few": "slotlake.bench.points",
     "upkept_vs_fresh": "slotlake.bench.upkeep",
     "last_update_vs_first": "slotlake.bench.updates",

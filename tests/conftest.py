@@ -213,6 +213,7 @@ def session(spark_runtime: SparkRuntime, tmp_path_factory: pytest.TempPathFactor
     from slotlake.spark.properties import SparkChoices
     from slotlake.spark.session import open_session
 
+    _end_java_of_other_tests()
     with ExitStack() as stack:
         choices = SparkChoices()
         if os.environ.get("SLOTLAKE_TEST_SPARK") == "cluster":
@@ -230,6 +231,18 @@ def session(spark_runtime: SparkRuntime, tmp_path_factory: pytest.TempPathFactor
         )
         yield running
         running.stop()
+
+
+def _end_java_of_other_tests() -> None:
+    """One that a command of an earlier test began has the jars of that lake alone, and takes no more."""
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway
+    if gateway is not None:
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait()
+        SparkContext._gateway = SparkContext._jvm = None
 
 
 @pytest.fixture(scope="session")

@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from slotlake.infra.progress import Progressing
 
 T = TypeVar("T")
-_ROWS, _LARGE_TIMES, _PAIRS = 5_000_000, 4, 2
+_ROWS, _LARGE_TIMES, _PAIRS = 5_000_000, 10, 2
+_EACH = 50  # one of so many rows of the large table changes
 _ORDERS, _LARGE = "orders", "large"
 _WANTED = 1 / 0.65
 
@@ -131,10 +132,10 @@ class _Race:
     @property
     def works(self) -> Sequence[str]:
         """What is timed."""
-        changed, rows = self._rows[_LARGE] // 100, self._rows
+        changed, rows = self._rows[_LARGE] // _EACH, self._rows
         return (
             f"{self._changes:,} changes merged into {rows[_ORDERS]:,} rows",
-            f"{changed:,} updates, one of each hundred rows, merged into {rows[_LARGE]:,} rows",
+            f"{changed:,} updates, one of each {_EACH} rows, merged into {rows[_LARGE]:,} rows",
             f"verify's lake side of {rows[_ORDERS]:,} rows, hashed",
         )
 
@@ -196,7 +197,7 @@ class _Race:
         self._update(_ORDERS, self._rows[_ORDERS] // half)
 
     def _change_large(self) -> None:
-        self._update(_LARGE, 100)
+        self._update(_LARGE, _EACH)
 
     def _update(self, table: str, step: int) -> None:
         self._round += 1

@@ -20,7 +20,6 @@ from slotlake.infra.config.pipeline_file import PipelineFile
 from slotlake.infra.selection import known_tables
 
 BACKFILL = "backfill"
-_OFFERED_MAX = 500
 
 
 def table_names(pipeline: PipelineFile) -> list[str]:
@@ -30,7 +29,7 @@ def table_names(pipeline: PipelineFile) -> list[str]:
     DAG file, and each page of Airflow with this DAG, would have to carry them: then names are typed.
     """
     names = sorted({*known_tables.read_note(pipeline), *pipeline.tables})
-    return names if len(names) <= _OFFERED_MAX else []
+    return names if len(names) <= known_tables.OFFERED_MAX else []
 
 
 def backfill(pipeline_file: str, form: Mapping[str, Any]) -> dict[str, Any]:

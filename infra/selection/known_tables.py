@@ -1,6 +1,7 @@
 """The note that says which tables a pipeline has, for those who may not ask the lake: a form in Airflow's UI.
 
-Written by `init`, and by a pull when a table has joined or when there is none; never read by a step.
+Written by `init`, and by a pull when a table has joined or when there is none; never read by a step.  Airflow
+reads it each time it parses a DAG file, so of very many tables it has no more names than show that.
 """
 
 from __future__ import annotations
@@ -14,19 +15,21 @@ from slotlake.infra.state_file import StateFile
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
 
-_NOTE = "tables.json"
+NOTE = "tables.json"
+OFFERED_MAX = 500  # names that a form offers
 
 
 def write_note(pipeline: OpenPipeline, joined_tables: Collection[str] = ()) -> None:
     """Write the note if it is not there, or if tables have joined."""
     from slotlake.spark.read.point import ReadPoint
 
-    note_file = StateFile(pipeline.file.state_dir / _NOTE)
+    note_file = StateFile(pipeline.file.state_dir / NOTE)
     if note_file.exists() and not joined_tables:
         return
-    note_file.write(sorted(table.source_name for table in ReadPoint.latest(pipeline.lake).tables()))
+    names = sorted(table.source_name for table in ReadPoint.latest(pipeline.lake).tables())
+    note_file.write(names[: OFFERED_MAX + 1])
 
 
 def read_note(file: PipelineFile) -> list[str]:
-    """The tables in the note; none if there is no note here."""
-    return [str(name) for name in StateFile(file.state_dir / _NOTE).read() or []]
+    """The tables in the note; none if there is no note here; more than :data:`OFFERED_MAX`: not all."""
+    return [str(name) for name in StateFile(file.state_dir / NOTE).read() or []]

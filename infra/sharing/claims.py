@@ -8,6 +8,7 @@ the table's is decided by `infra.sharing.ranges`.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
@@ -24,6 +25,15 @@ _DOING = "claiming ranges of the copy"
 
 
 _TURN_SECONDS = 0.2
+_YIELD_SECONDS = 0.5  # long enough that another machine, which asks each turn, gets what was given back
+# The fewest places that another machine has which waits for one more; null if none waits.
+_FEWEST_OF_WAITING = (
+    "SELECT min(places) FROM (SELECT count(*) - 1 AS places, bool_or(number = %(waiting)s) AS waits FROM ("
+    "SELECT pid, (classid::bigint << 32) | objid::bigint AS number FROM pg_locks "
+    "WHERE locktype = 'advisory' AND objsubid = 1 AND granted AND pid <> pg_backend_pid() "
+    "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())) locks "
+    "WHERE number = %(waiting)s OR number = ANY(%(places)s) GROUP BY pid) machines WHERE waits"
+)
 # One that is free, and is taken; each row is asked for only if those before it were not.
 _FREE_PLACE = (
     "SELECT place FROM unnest(CAST(%s AS bigint[])) WITH ORDINALITY AS numbers (number, place) "
@@ -45,6 +55,8 @@ class RangeClaims:
         self._dsn, self._key, self._ranges = dsn, key, ranges
         self._places = [lock_number(f"{key} connection {place}") for place in range(connections or 0)]
         self._places_taken: set[int] = set()
+        self._waiting_number = lock_number(f"{key} waiting for a connection")
+        self._given_back = -_YIELD_SECONDS  # when a place was, by the clock
         self._lock = threading.Lock()
         self._taken: set[tuple[str, int]] = set()
         self.connection = connect(dsn)
@@ -71,20 +83,52 @@ class RangeClaims:
 
     @contextmanager
     def _in_turn(self, ended: threading.Event) -> Iterator[None]:
-        while (number := self._free_place()) is None:
-            if ended.wait(_TURN_SECONDS):
-                yield
-                return
+        number = self._free_place()
+        if number is None:
+            number = self._waited_for(ended)
         try:
             yield
         finally:
-            with self._lock, source_errors(self._dsn, _DOING):
-                self._places_taken.discard(number)
-                self.connection.execute(f"SELECT pg_advisory_unlock({number})".encode())
+            if number is not None:
+                self._give_back(number)
+
+    def _waited_for(self, ended: threading.Event) -> int | None:
+        """The number of a place, once there is one; None if the copy ends before."""
+        self._execute(f"SELECT pg_advisory_lock_shared({self._waiting_number})")
+        try:
+            while not ended.wait(_TURN_SECONDS):
+                if (number := self._free_place()) is not None:
+                    return number
+            return None
+        finally:
+            self._execute(f"SELECT pg_advisory_unlock_shared({self._waiting_number})")
+
+    def _give_back(self, number: int) -> None:
+        with self._lock:
+            self._places_taken.discard(number)
+            self._given_back = time.monotonic()
+        self._execute(f"SELECT pg_advisory_unlock({number})")
+
+    def _execute(self, statement: str) -> None:
+        with self._lock, source_errors(self._dsn, _DOING):
+            self.connection.execute(statement.encode())
+
+    def _yields(self) -> bool:
+        """Is the place that was given back for another machine, which waits and has none, or fewer?
+
+        Without it the machine that gives a place back takes it again before the others look.
+        """
+        if time.monotonic() - self._given_back >= _YIELD_SECONDS:
+            return False
+        asked = {"waiting": self._waiting_number, "places": self._places}
+        ((fewest,),) = self.connection.execute(_FEWEST_OF_WAITING, asked).fetchall()
+        return fewest is not None and fewest < max(1, len(self._places_taken))
 
     def _free_place(self) -> int | None:
         """The number of a place, which this process has now; a session gets a lock that it has again."""
         with self._lock, source_errors(self._dsn, _DOING):
+            if self._yields():
+                return None
             numbers = [number for number in self._places if number not in self._places_taken]
             place = self.connection.execute(_FREE_PLACE, [numbers]).fetchone() if numbers else None
             if place is None:

@@ -77,6 +77,13 @@ class _PatientCatalog(SqlCatalog):
         if self.engine.dialect.name == "postgresql":
             event.listen(self.engine, "do_connect", _connect)
             event.listen(self.engine, "begin", _bound_locks)
+        try:
+            self._make_tables()
+        except BaseException:
+            self.engine.dispose()  # nobody will have this catalog, to close it
+            raise
+
+    def _make_tables(self) -> None:
         for _ in range(_MAKERS_MAX):
             try:
                 super()._init_catalog()

@@ -159,7 +159,7 @@ def test_the_data_docs_of_a_verification_are_named_and_shown(
     verify_text(verified, console)
     assert f"Data Docs: {verified.data_docs}" in console.export_text()
     log_step("verify", summary(verified))
-    assert any(f"Data Docs: {verified.data_docs} on " in record.message for record in caplog.records)
+    assert any(f"Data Docs: {verified.data_docs} on " in record.getMessage() for record in caplog.records)
     monkeypatch.setenv("SLOTLAKE_SHOW_KEYS", "1")
     client, here = as_user(app, "cdc_sync_shop", ALL), "/pipeline/shop/data-docs"
     index = client.get(f"{here}/index.html").text

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,14 @@ class Machine:
             entered.set()
             assert leaves.wait(20)
 
+    def copies(self) -> int:
+        """How many ranges one thread copies until the machine's copy has ended."""
+        for number in count():
+            with self.turn():
+                if self.ended.wait(1.0):
+                    return number
+        raise AssertionError
+
 
 @contextmanager
 def _waiting(machine: Machine, leaves: threading.Event) -> Iterator[threading.Event]:
@@ -56,7 +66,7 @@ def test_so_many_turns_over_all_machines(database: Database, tmp_path: Path) -> 
             with one.turn(), _waiting(two, leaves) as entered:
                 assert not entered.wait(0.6)
                 with other.turn():
-                    assert database.execute(HELD) == [(4,)]
+                    assert database.execute(HELD) == [(5,)]  # four places, and that one waits
                 two.ended.set()  # its copy has: it goes on without a place
                 assert entered.wait(10)
                 assert database.execute(HELD) == [(3,)]
@@ -65,6 +75,21 @@ def test_so_many_turns_over_all_machines(database: Database, tmp_path: Path) -> 
             with _waiting(two, leaves) as entered:
                 assert entered.wait(10)
         assert database.execute(HELD) == [(0,)]
+
+
+def test_a_machine_that_waits_gets_its_share(database: Database, tmp_path: Path) -> None:
+    """One has all places and asks again at once each time; the other comes later, and looks now and then."""
+    one, two = Machine(database, tmp_path), Machine(database, tmp_path)
+    with one.claims, two.claims, ThreadPoolExecutor(5) as pool:
+        ranges = [pool.submit(one.copies) for _ in range(4)]
+        time.sleep(0.5)
+        ranges.append(pool.submit(two.copies))
+        time.sleep(6)
+        one.ended.set()
+        two.ended.set()
+        *of_one, of_two = [each.result(20) for each in ranges]
+    assert of_two >= 4, of_one
+    assert sum(of_one) >= 10, "the other two places are this machine's, without a pause"
 
 
 def test_the_places_of_a_dead_machine_are_free(database: Database, tmp_path: Path) -> None:

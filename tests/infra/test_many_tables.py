@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -105,8 +106,22 @@ def test_a_form_offers_no_list_of_thousands(tmp_path: Path) -> None:
     assert file.tables["public.t9999"].mode == ("history",)
     assert backfill.table_names(file) == []
     path.write_text(_FILE + "  public.a: {}\n")
-    StateFile(tmp_path / ".slotlake" / "shop" / known_tables._NOTE).write(["public.b"])
+    StateFile(tmp_path / ".slotlake" / "shop" / known_tables.NOTE).write(["public.b"])
     assert backfill.table_names(load_pipeline(path)) == ["public.a", "public.b"]
+
+
+def test_the_note_for_the_form_is_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow reads it each time it parses a DAG file."""
+    tables = [SimpleNamespace(source_name=f"public.t{i}") for i in range(_MANY)]
+    monkeypatch.setattr(
+        "slotlake.spark.read.point.ReadPoint.latest", lambda lake: SimpleNamespace(tables=lambda: tables)
+    )
+    path = tmp_path / "shop.yaml"
+    path.write_text(_FILE + "  public.t1: {}\n")
+    pipeline: Any = SimpleNamespace(file=load_pipeline(path), lake=None)
+    known_tables.write_note(pipeline)
+    assert len(known_tables.read_note(pipeline.file)) == known_tables.OFFERED_MAX + 1
+    assert backfill.table_names(pipeline.file) == []
 
 
 def test_only_tables_that_a_batch_changed_are_compared_with_the_file(

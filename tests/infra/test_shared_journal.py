@@ -172,7 +172,7 @@ def test_a_batch_is_one_line_of_the_log(
     notes.note_pulled(pulling, batch.name, 0.5)
     notes.note_published(publishing, batch, 0.3)
     notes.note_confirmed(confirming, 0.1, batch.name)
-    lines = [record.fields for record in caplog.records if record.message == "batch published"]  # type: ignore[attr-defined]
+    lines = [record.fields for record in caplog.records if record.getMessage() == "batch published"]  # type: ignore[attr-defined]
     assert [line["batch"] for line in lines] == [_Batch(1).name, batch.name]
     assert lines[0]["seconds"].keys() == {"wait", "pull", "apply", "publish", "confirm"}
 
@@ -379,7 +379,7 @@ def test_a_store_that_is_away_ends_no_run_and_loses_nothing(
     shared.end_notes(at)
     _one(at, 2)
     shared.end_notes(at)
-    assert len([each for each in caplog.records if "cannot be written" in each.message]) == 1
+    assert len([each for each in caplog.records if "cannot be written" in each.getMessage()]) == 1
     known = recorded(machine())
     assert "does not answer" in known.unread
     file = load_pipeline(pipeline_file(at.parent))
