@@ -56,10 +56,12 @@ def _figure(server: EmbeddedPostgres, tasks: str, progress: Progressing) -> Figu
                 sent = beats(server, runs_asked(_SECONDS), 0)
                 seen = seen_by(reader, len(sent), lambda: _reasons(client))
             client.pause(_SYNC, True)
-            return _lag_figure(tasks, sent, seen, _run_seconds(client))
+            return _lag_figure(tasks, sent, seen, _moments(client))
 
 
-def _lag_figure(tasks: str, sent: dict[int, float], seen: dict[int, float], runs: list[float]) -> Figure:
+def _lag_figure(
+    tasks: str, sent: dict[int, float], seen: dict[int, float], moments: dict[str, list[float]]
+) -> Figure:
     lags = sorted(seen[number] - at for number, at in sent.items())
     first_seen = min(seen.values())  # of one batch the reader sees all heartbeats at once
     first = max(first_seen - at for number, at in sent.items() if seen[number] == first_seen)
@@ -76,7 +78,7 @@ def _lag_figure(tasks: str, sent: dict[int, float], seen: dict[int, float], runs
             "s, median": median(lags),
             "s, 99 %": lags[min(len(lags) - 1, int(len(lags) * 0.99))],
             "s, the worst of the first batch": first,
-            f"s, median of {len(runs)} runs": median(runs),
+            **{f"s, {what}, median of {len(times)} runs": median(times) for what, times in moments.items()},
         },
         note="commit to read, by another process; a heartbeat waits for the next run, up to ten seconds",
     )
@@ -115,13 +117,20 @@ def _reasons(client: AirflowClient) -> str:
     return "; ".join(client.reason(_SYNC, run) for run in failed) or "no run failed"
 
 
-def _run_seconds(client: AirflowClient) -> list[float]:
-    """Seconds from the time at which each run with an end should have begun to its end."""
-    return [
-        (datetime.fromisoformat(run["end_date"]) - datetime.fromisoformat(run["run_after"])).total_seconds()
-        for run in client.runs(_SYNC)
-        if run["end_date"]
-    ]
+def _moments(client: AirflowClient) -> dict[str, list[float]]:
+    """Seconds from the time at which each run should have begun to the beginnings and ends of its tasks."""
+    moments: dict[str, list[float]] = {}
+    for run in client.runs(_SYNC):
+        if not run["end_date"]:
+            continue
+        due = datetime.fromisoformat(run["run_after"])
+        found = {"run end": run["end_date"]}
+        for name, task in client.tasks(_SYNC, run["dag_run_id"]).items():
+            if task["state"] == "success":
+                found |= {f"{name} start": task["start_date"], f"{name} end": task["end_date"]}
+        for what, at in sorted(found.items(), key=lambda moment: str(moment[1])):
+            moments.setdefault(what, []).append((datetime.fromisoformat(at) - due).total_seconds())
+    return moments
 
 
 def _configure(file: Path, tasks: str) -> None:

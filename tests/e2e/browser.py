@@ -16,7 +16,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.request import ProxyHandler, build_opener
@@ -42,6 +42,7 @@ _OPTIONS = (
     f"--window-size={WIDTH},{HEIGHT}",
 )
 _SECONDS_MAX = 60.0
+_TRIES, _TAKEN_SECONDS = 4, 5.0
 _LOADED = (
     "document.readyState + performance.getEntriesByType('resource').length"
     " + (document.body ? document.body.innerText : '')"
@@ -112,6 +113,22 @@ class Browser:
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
             count = 0 if kind == "mouseMoved" else 1
             self._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=count)
+
+    def do(self, step: Callable[[], None], true: str) -> None:
+        """Do something, and again if the page has not taken it: it may move between the look and the click.
+
+        Args:
+            step: what is done.
+            true: a JavaScript expression that is true then.
+        """
+        for _ in range(_TRIES):
+            step()
+            give_up = time.monotonic() + _TAKEN_SECONDS
+            while time.monotonic() < give_up:
+                if self.value(true):
+                    return
+                time.sleep(0.1)
+        raise AssertionError(f"the page does not take it: {true}; the page:\n{self.text()}")
 
     def _still(self, script: str) -> Any:
         """Where something is, once it moves no more."""
