@@ -20,6 +20,7 @@ from slotlake.infra.progress import silent
 from slotlake.spark.read.point import ReadPoint
 from tests.conftest import Database
 from tests.e2e.oracle import pipeline_file
+from tests.e2e.rolled import let_pass
 
 pytestmark = pytest.mark.timeout(600)
 VERIFY = "verify: {changed: every_verify, full_within: 1h, source_load: 1}\n"
@@ -49,7 +50,7 @@ def test_all_rows_are_compared_within_the_time(opened: tuple[Database, Any]) -> 
     first = pipeline.verify("rolling")
     assert first.equal
     assert len(first.tables) == 1  # no time has passed: one slice, so that there is a beginning
-    _let_pass(pipeline, 600)
+    let_pass(pipeline, 600)
     some = pipeline.verify("rolling")
     never = _rolling(pipeline)["never"]
     assert 0 < never < _rolling(pipeline)["slices"] - 1
@@ -60,7 +61,7 @@ def test_all_rows_are_compared_within_the_time(opened: tuple[Database, Any]) -> 
         for name, table in pipeline.verify("rolling").tables.items():
             assert table.equal, table
             rows[name] += table.source_rows
-        _let_pass(pipeline, 600)
+        let_pass(pipeline, 600)
     assert _rolling(pipeline)["never"] == 0
     counts = {name: database.execute(f"SELECT count(*) FROM {name}")[0][0] for name in rows}
     assert all(rows[name] >= count for name, count in counts.items()), (rows, counts)
@@ -77,7 +78,7 @@ def test_a_wrong_row_that_does_not_change_is_found_within_the_time(opened: tuple
     assert pipeline.verify("changed").equal
     found: dict[str, list[dict[str, Any]]] = {}
     for _ in range(8):
-        _let_pass(pipeline, 600)
+        let_pass(pipeline, 600)
         for name, result in pipeline.verify("rolling").tables.items():
             found.setdefault(name, []).extend(dict(each.key) for each in result.differences)
     assert {name: keys[0] for name, keys in found.items() if keys} == {
@@ -124,15 +125,6 @@ def test_without_a_time_nothing_has_its_turn(tmp_path: Path, database: Database)
         pipeline.init()
         with pytest.raises(PipelineFileError, match="within which time all rows are to be compared"):
             pipeline.verify("rolling")
-
-
-def _let_pass(pipeline: Any, seconds: float) -> None:
-    """Make all times of the note older."""
-    with changed_verified(pipeline) as verified:
-        verified["credit_from"] = verified.get("credit_from", time.time()) - seconds
-        for entry in verified["tables"].values():
-            for note in entry.get("slices", ()):
-                note["time"] -= seconds
 
 
 def _forget(pipeline: Any) -> None:
