@@ -193,6 +193,10 @@ class LakeError(SlotlakeError):
     exit_code = 7
 
 
+class DamagedError(LakeError):
+    """A file of one table of the lake cannot be read, or has what slotlake does not write."""
+
+
 class ApplyError(SlotlakeError):
     """A batch contains a change that cannot be applied to the lake.
 

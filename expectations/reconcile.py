@@ -22,7 +22,6 @@ import numpy as np
 import pyarrow as pa
 
 from slotlake.decoder.catalog.vanished import VanishedError
-from slotlake.decoder.errors import LockedError
 from slotlake.decoder.lsn import format_lsn
 from slotlake.expectations.differences import Differing, described, differing_buckets, differing_parts
 from slotlake.expectations.executors.side import ByExecutors
@@ -31,14 +30,15 @@ from slotlake.expectations.lake_side import LakeTable
 from slotlake.expectations.results import (
     EXECUTORS,
     HISTORY,
-    LOCKED,
     MARKED,
     NO_COLUMN,
     NO_TABLE,
     SLOTLAKE,
+    TABLES_TROUBLE,
     Difference,
     Report,
     TableResult,
+    not_compared,
     rewritten,
 )
 from slotlake.expectations.scopes.slices import Slice, SliceRows
@@ -285,10 +285,8 @@ class _TableRun:
             return rewritten(result.table) if differs and self.server.was_rewritten(self.table) else result
         except VanishedError:
             return None
-        except LockedError as error:
-            return TableResult(
-                self.table.name, 0, 0, {LOCKED: 1}, (Difference(LOCKED, reason=error.way_out),)
-            )
+        except TABLES_TROUBLE as error:
+            return not_compared(self.table.name, error)
 
     def _compared(self, differences_max: int) -> TableResult:
         actual, lake_seconds = _timed(self.lake.sums)

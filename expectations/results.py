@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from slotlake.decoder.errors import DamagedError, LockedError, UnreadableRowsError
+
 MISSING = "missing in lake"
 EXTRA = "extra in lake"
 DIFFERENT = "different"
@@ -21,12 +23,15 @@ MARKED = "marked as deleted in lake, and not deleted"
 ASIDE = "set aside, and not followed"
 LOCKED = "locked at the source, and not compared"
 REWRITTEN = "rewritten at the source meanwhile, and not compared"
+UNREADABLE = "not readable, and not compared"
 NOT_COMPARED = frozenset((LOCKED, REWRITTEN))  # now: the next verification may
+# What keeps one table from being compared, and no other.
+TABLES_TROUBLE = (LockedError, UnreadableRowsError, DamagedError)
 FULL, CHANGED, ROLLING = "full", "changed", "rolling"
 SCOPES = (FULL, CHANGED, ROLLING)
 KINDS = (
     *(MISSING, EXTRA, DIFFERENT, DUPLICATED, NO_COLUMN, NO_TABLE, HISTORY, MARKED),
-    *(ASIDE, LOCKED, REWRITTEN),
+    *(ASIDE, LOCKED, REWRITTEN, UNREADABLE),
 )
 # Who reads and hashes the lake's rows of a table.
 SLOTLAKE, EXECUTORS = "slotlake", "executors"
@@ -42,7 +47,7 @@ class Difference:
             columns, shortened.
         columns: of DIFFERENT and NO_COLUMN, the columns concerned.
         rows: how many rows this stands for: more than one for duplicates.
-        reason: of ASIDE, LOCKED and REWRITTEN, why.
+        reason: of ASIDE, LOCKED, REWRITTEN and UNREADABLE, why.
     """
 
     kind: str
@@ -100,6 +105,19 @@ class TableResult:
     def as_dict(self) -> dict[str, Any]:
         """JSON-able values."""
         return {"equal": self.equal, "differences_total": self.differences_total} | asdict(self)
+
+
+def not_compared(table: str, error: LockedError | UnreadableRowsError | DamagedError) -> TableResult:
+    """Return the result of a table that one of both sides could not read; the others are compared.
+
+    Args:
+        table: the source's name for it.
+        error: what was raised.
+    """
+    locked = isinstance(error, LockedError)
+    kind, reason = (LOCKED, error.way_out) if locked else (UNREADABLE, f"{error.what}. {error.way_out}")
+    where = "" if locked or isinstance(error, UnreadableRowsError) else f" ({error.where})"
+    return TableResult(table, 0, 0, {kind: 1}, (Difference(kind, reason=f"{reason}{where}"),))
 
 
 def rewritten(table: str) -> TableResult:

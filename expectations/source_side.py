@@ -18,9 +18,9 @@ from psycopg import sql
 
 from slotlake.decoder.catalog.publication_tables import require_filter
 from slotlake.decoder.catalog.vanished import vanished_error, vanished_for
-from slotlake.decoder.errors import ChangedMeanwhileError, LockedError
+from slotlake.decoder.errors import ChangedMeanwhileError, LockedError, UnreadableRowsError
 from slotlake.decoder.server.session_settings import LOCKED_WAY_OUT
-from slotlake.decoder.server.source import source_session
+from slotlake.decoder.server.source import explain, source_session
 from slotlake.decoder.types.table import sql_text
 from slotlake.expectations.hashing import KEY_SEED, Hashes, chain_sql, column_hash_sql, columns_hash_sql
 from slotlake.expectations.shapes import Compared
@@ -85,6 +85,7 @@ def reading(
         VanishedError: it is gone.
         ChangedMeanwhileError: it has another name by now.
         LockedError: somebody holds it so that nobody can read it; the session reads others on.
+        UnreadableRowsError: the server fails at a row of it, as on a damaged page; so does it then.
     """
     row = None
     try:
@@ -95,6 +96,11 @@ def reading(
         raise LockedError(
             "the table is locked at the source", where=f"table {table.name}", way_out=LOCKED_WAY_OUT
         ) from None
+    except psycopg.Error as error:
+        failure = explain(error, connection.info.dsn, f"comparing {table.name}", rows=True)
+        if isinstance(failure, UnreadableRowsError):
+            raise failure from None
+        raise
     if not table.relation_id or row == (table.relation_id,):
         return
     if vanished_for(connection, [table.relation_id]):

@@ -124,11 +124,11 @@ def _moments(client: AirflowClient) -> dict[str, list[float]]:
         if not run["end_date"]:
             continue
         due = datetime.fromisoformat(run["run_after"])
-        found = {"run end": run["end_date"]}
+        times = {"run end": run["end_date"]}
         for name, task in client.tasks(_SYNC, run["dag_run_id"]).items():
             if task["state"] == "success":
-                found |= {f"{name} start": task["start_date"], f"{name} end": task["end_date"]}
-        for what, at in sorted(found.items(), key=lambda moment: str(moment[1])):
+                times |= {f"{name} start": task["start_date"], f"{name} end": task["end_date"]}
+        for what, at in sorted(times.items(), key=lambda moment: str(moment[1])):
             moments.setdefault(what, []).append((datetime.fromisoformat(at) - due).total_seconds())
     return moments
 

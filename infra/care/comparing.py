@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.catalog.vanished import VanishedError
-from slotlake.decoder.errors import LockedError
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.expectations.reconcile import DIFFERENCES_MAX, Manner, Piece, compare_pieces, reconcile
 from slotlake.expectations.results import (
     CHANGED,
     FULL,
-    LOCKED,
     NO_TABLE,
     ROLLING,
+    TABLES_TROUBLE,
     Difference,
     Report,
     TableResult,
     joined,
+    not_compared,
 )
 from slotlake.expectations.scopes.key_rows import KeyRows, compare_keys
 from slotlake.expectations.sessions.pace import Pace
@@ -186,5 +186,5 @@ class Comparison:
             return compare_keys(server, rows, self.point, self.others, DIFFERENCES_MAX)
         except VanishedError:
             return None
-        except LockedError as error:
-            return TableResult(table.name, 0, 0, {LOCKED: 1}, (Difference(LOCKED, reason=error.way_out),))
+        except TABLES_TROUBLE as error:
+            return not_compared(table.name, error)

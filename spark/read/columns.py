@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from slotlake.decoder.errors import LakeError
+from slotlake.decoder.errors import DamagedError
 
 if TYPE_CHECKING:
     from slotlake.spark.tables.schema import LakeColumn
@@ -50,12 +50,12 @@ def text_of(column: LakeColumn, values: pa.Array, exact: pa.Array | None) -> pa.
         exact: the exact texts; None for a column without them.
 
     Raises:
-        LakeError: it has a value that nothing of slotlake has written.
+        DamagedError: it has a value that nothing of slotlake has written.
     """
     try:
         return column.representation.text(values, exact)
     except (ValueError, pa.ArrowException):  # what they say may have the value
-        raise LakeError(
+        raise DamagedError(
             "the lake has a value that its type does not allow: a data file is damaged",
             where=f"column {column.name}",
             way_out=MENDED,
@@ -70,7 +70,7 @@ def as_text(batch: pa.RecordBatch, chosen: Sequence[tuple[LakeColumn, bool]]) ->
         chosen: each column, and whether its exact texts follow.
 
     Raises:
-        LakeError: as `text_of`.
+        DamagedError: as `text_of`.
     """
     remaining = iter(batch.columns)
     arrays = []

@@ -19,7 +19,7 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import FileScanTask, StaticTable
 
 from slotlake.decoder.compiled.arrays import nulls
-from slotlake.decoder.errors import LakeError
+from slotlake.decoder.errors import DamagedError, LakeError
 from slotlake.spark import lake_files
 from slotlake.spark.read.columns import MENDED, ScanColumn
 from slotlake.spark.storage.file_io import FILE_IO
@@ -103,13 +103,13 @@ def _live_rows(location: str, columns: Sequence[ScanColumn], deleted: Positions)
     try:
         yield from _rows_of_file(location, columns, deleted)
     except (pa.ArrowException, UnicodeDecodeError):  # what Arrow says of it may have a value
-        raise LakeError(
+        raise DamagedError(
             "a data file of the lake cannot be decoded: it is damaged", where=location, way_out=MENDED
         ) from None
     except OSError as error:
         if error.errno is not None:
             raise
-        raise LakeError(
+        raise DamagedError(
             f"a data file of the lake cannot be read: {error}",
             where=location,
             way_out="its snapshot may have been expired meanwhile: run again, or read a newer position. If "

@@ -12,7 +12,7 @@ import numpy as np
 from pyiceberg.table.puffin import MAGIC_BYTES, PuffinFile
 from pyroaring import BitMap
 
-from slotlake.decoder.errors import LAKE_ALTERED, LakeError
+from slotlake.decoder.errors import LAKE_ALTERED, DamagedError
 from slotlake.spark import lake_files
 from slotlake.spark.tables.position_deletes import Positions
 
@@ -28,7 +28,7 @@ def vectors(location: str, data_files: Collection[str]) -> dict[str, Positions]:
     """The deletion vectors that a Puffin file has of these data files: positions, ascending.
 
     Raises:
-        LakeError: it cannot be read.
+        DamagedError: it cannot be read.
     """
     stored = _stored(location)
     return {name: _positions(stored[name], location) for name in data_files if name in stored}
@@ -43,7 +43,7 @@ def vectors_at(location: str, size: int, places: Mapping[str, tuple[int, int]]) 
         places: by data file the vector's first byte and how many it has, as manifests have them.
 
     Raises:
-        LakeError: it cannot be read.
+        DamagedError: it cannot be read.
     """
     if size <= _WHOLE_BYTES_MAX:
         content = lake_files.read(location)
@@ -67,7 +67,7 @@ class VectorFiles:
             data_file: as manifests name it.
 
         Raises:
-            LakeError: it cannot be read.
+            DamagedError: it cannot be read.
         """
         if location not in self._stored:
             self._stored[location] = _stored(location)
@@ -86,7 +86,7 @@ def _positions(blob: bytes, location: str) -> Positions:
     body = blob[4:-4]
     checks = len(body).to_bytes(4, "big"), zlib.crc32(body).to_bytes(4, "big")
     if (blob[:4], blob[-4:]) != checks or body[:4] != _MAGIC:
-        raise LakeError("a deletion vector is damaged", where=location, way_out=LAKE_ALTERED)
+        raise DamagedError("a deletion vector is damaged", where=location, way_out=LAKE_ALTERED)
     arrays, at = [np.empty(0, np.int64)], 12
     for _ in range(int.from_bytes(body[4:at], "little")):
         upper = int.from_bytes(body[at : at + 4], "little")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from tests.e2e.airflow_stack import Stack
@@ -60,3 +61,37 @@ def press_backfill(desk: Stack, browser: Browser, start: datetime, end: datetime
     browser.click("button", "Run Backfill")
     desk.until(lambda: len(made()) > len(known), "the form has made a backfill")
     return made()[-1]
+
+
+def fill_backfill_form(browser: Browser, table: str, condition: str, *, dry_run: bool) -> None:
+    """On the page of cdc_backfill: fill the form, look that it has taken all of it, and send it.
+
+    Args:
+        table: the one that is chosen.
+        condition: the field WHERE.
+        dry_run: as it is, unless a person switches it off.
+    """
+    browser.click("button", "Trigger")
+    browser.wait_text("Tables", "Dry run")
+    chosen = f"""!!document.querySelector('[aria-label="Remove {table}"]')"""
+    browser.do(partial(_choose, browser, table), chosen)
+    filled = f"document.querySelector('input[name=element_where]').value === '{condition}'"
+    browser.do(partial(_type_condition, browser, condition), filled)
+    if dry_run:
+        picture(browser, "backfill-2-form")
+    else:
+        switched_off = "!document.querySelector('input[name=element_dry_run]').checked"
+        browser.do(partial(browser.click, "label:has(input[name=element_dry_run])"), switched_off)
+    browser.click("[data-testid=trigger-dag-submit]")
+
+
+def _choose(browser: Browser, table: str) -> None:
+    browser.click('input[aria-label^="Select one or mult"]')
+    browser.wait_text(table)
+    browser.click("[role=option]", table)
+
+
+def _type_condition(browser: Browser, condition: str) -> None:
+    browser.click("input[name=element_where]")
+    browser.select_all()
+    browser.type(condition)

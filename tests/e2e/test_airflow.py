@@ -27,7 +27,7 @@ from slotlake.infra.local.airflow import LocalAirflow
 from slotlake.infra.local.airflow_client import AirflowClient
 from slotlake.infra.local.postgres import EmbeddedPostgres
 from tests.e2e.airflow_clean_up import check_clean_up
-from tests.e2e.airflow_pages import log_in, picture, press_backfill
+from tests.e2e.airflow_pages import fill_backfill_form, log_in, picture, press_backfill
 from tests.e2e.airflow_stack import Stack
 from tests.e2e.browser import HEIGHT, WIDTH, Browser, open_browser
 from tests.e2e.chromium import find_chromium
@@ -324,37 +324,12 @@ def test_a_person_backfills_with_the_form(desk: Stack, browser: Browser, connect
     assert desk.equal()
 
 
-_CHOSEN = "!!document.querySelector('[aria-label=\"Remove public.orders\"]')"
-_FILLED = "document.querySelector('input[name=element_where]').value === 'id BETWEEN 10 AND 30'"
-_SWITCHED_OFF = "!document.querySelector('input[name=element_dry_run]').checked"
-
-
-def _choose(browser: Browser, table: str) -> None:
-    browser.click('input[aria-label^="Select one or mult"]')
-    browser.wait_text("public.log", "public.orders")
-    browser.click("[role=option]", table)
-
-
-def _fill(browser: Browser, condition: str) -> None:
-    browser.click("input[name=element_where]")
-    browser.select_all()
-    browser.type(condition)
-
-
 def _fill_and_trigger(desk: Stack, browser: Browser, *, dry_run: bool) -> str:
     """As a person does; the id of the run, which has ended well, and been seen to."""
     dag = desk.dag("backfill")
     known = {run["dag_run_id"] for run in desk.client.runs(dag)}
     browser.go(f"{desk.airflow.url}/dags/{dag}")
-    browser.click("button", "Trigger")
-    browser.wait_text("Tables", "Dry run")
-    browser.do(partial(_choose, browser, "public.orders"), _CHOSEN)
-    browser.do(partial(_fill, browser, "id BETWEEN 10 AND 30"), _FILLED)
-    if dry_run:  # as it is, unless a person switches it off
-        picture(browser, "backfill-2-form")
-    else:
-        browser.do(partial(browser.click, "label:has(input[name=element_dry_run])"), _SWITCHED_OFF)
-    browser.click("[data-testid=trigger-dag-submit]")
+    fill_backfill_form(browser, "public.orders", "id BETWEEN 10 AND 30", dry_run=dry_run)
 
     def mine() -> list[str]:
         return [run["dag_run_id"] for run in desk.client.runs(dag) if run["dag_run_id"] not in known]

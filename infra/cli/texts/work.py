@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from slotlake.expectations.results import ASIDE, CHANGED, FULL, LOCKED, REWRITTEN, ROLLING
+from slotlake.expectations.results import ASIDE, CHANGED, FULL, LOCKED, REWRITTEN, ROLLING, UNREADABLE
 from slotlake.infra.cli.output import LINES_MAX, lines_of, set_aside_lines, warning_lines
 
 if TYPE_CHECKING:
@@ -170,6 +170,6 @@ def _verdict(result: TableResult) -> str:
         return "[yellow]not compared[/yellow]"
     if result.equal:
         return "[green]equal[/green]"
-    others = {ASIDE: "set aside", LOCKED: "locked", REWRITTEN: "rewritten"}
+    others = {ASIDE: "set aside", LOCKED: "locked", REWRITTEN: "rewritten", UNREADABLE: "not readable"}
     unequal = next((word for kind, word in others.items() if kind in result.totals), "different")
     return f"[red]{unequal}[/red]"

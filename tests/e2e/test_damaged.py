@@ -1,4 +1,4 @@
-"""A byte of the source's own files flips on the disk, which no change log tells: verification does."""
+"""A byte flips on a disk, of the source or of the lake, which no change log tells: verification does."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from slotlake import Pipeline
+from slotlake.expectations.results import UNREADABLE
 from slotlake.infra.care import rolling
 from slotlake.infra.local.postgres import EmbeddedPostgres, Version, temporary_postgres
 from tests.conftest import Database
 from tests.e2e.oracle import assert_equal, pipeline_file
 from tests.e2e.rolled import let_pass
+from tests.storage import files_folder, files_in
 
 pytestmark = pytest.mark.timeout(600)
 VERIFY = "verify: {changed: every_verify, full_within: 1h, source_load: 1}\n"
@@ -33,7 +35,9 @@ def _flip(server: EmbeddedPostgres, database: Database, text: str) -> None:
 
 
 @contextmanager
-def _pipeline(version: Version, folder: Path) -> Iterator[tuple[EmbeddedPostgres, Database, Any]]:
+def _pipeline(
+    version: Version, folder: Path, *, flipped: bool = True
+) -> Iterator[tuple[EmbeddedPostgres, Database, Any]]:
     with temporary_postgres(version=version) as server:
         database = Database(server, "postgres")
         database.execute(
@@ -44,7 +48,8 @@ def _pipeline(version: Version, folder: Path) -> Iterator[tuple[EmbeddedPostgres
         file = pipeline_file(folder, database, ["orders", "others"], extra=VERIFY)
         with Pipeline.open(file) as pipeline:
             pipeline.init()
-            _flip(server, database, "value 1234 end")
+            if flipped:
+                _flip(server, database, "value 1234 end")
             yield server, database, pipeline
 
 
@@ -73,8 +78,33 @@ def test_without_checksums_the_row_is_named(
 
 
 def test_with_checksums_the_server_refuses_the_page(session: object, tmp_path: Path) -> None:
-    """The error names the table; micro-batches, and the other table, go on."""
+    """The table is named; the other one is compared, and micro-batches go on."""
     with _pipeline(18, tmp_path / "files") as (_, database, pipeline):
-        database.execute("INSERT INTO others VALUES (3)")
+        report = pipeline.verify()
+        assert not report.equal
+        orders = report.tables["public.orders"]
+        assert orders.totals == {UNREADABLE: 1}
+        assert "invalid page in block" in orders.differences[0].reason
+        assert report.tables["public.others"].equal
+        database.execute("INSERT INTO others VALUES (3); UPDATE orders SET v = 'x' WHERE id = 1")
         pipeline.sync()
-        print(pipeline.verify())
+        changed = pipeline.verify("changed").tables
+        assert {name: table.equal for name, table in changed.items()} == {
+            "public.orders": True,  # its row is on another page
+            "public.others": True,
+        }
+
+
+def test_a_damaged_file_of_the_lake_is_one_tables_trouble(session: object, tmp_path: Path) -> None:
+    with _pipeline(16, tmp_path / "files", flipped=False) as (_, database, pipeline):
+        place = files_folder(tmp_path / "files")
+        (file,) = [each for each in files_in(place) if each.suffix == ".parquet" and "orders" in each.parts]
+        whole = file.read_bytes()
+        file.write_bytes(whole[:4] + b"\xff" * 100 + whole[104:])
+        report = pipeline.verify()
+        assert report.tables["public.orders"].totals == {UNREADABLE: 1}
+        assert file.name in report.tables["public.orders"].differences[0].reason
+        assert report.tables["public.others"].equal
+        pipeline.backfill(["public.orders"])
+        assert pipeline.verify().equal
+        assert_equal(database, pipeline, ["orders", "others"])
