@@ -61,18 +61,20 @@ def dag_parse_s(progress: Progressing) -> list[Figure]:
             expected = [f"cdc_{kind}_bench_{size}" for kind in _DAGS]
             if errors or not set(expected) <= set(dags):
                 raise SlotlakeError(f"of {size} tables these DAGs were read: {dags}; errors: {errors}")
+    seconds = [[each[0] for each in row] for row in runs]
+    sizes_kib = [[each[1] / 1024 for each in row] for row in runs]
     return [
         Figure(
             what=f"{what} of the DAGs of a pipeline of {size:,} tables",
             peer=f"of {sizes[0]:,} tables",
             unit=unit,
-            ours=tuple(row[place][field] / divisor for row in runs),
-            theirs=tuple(row[0][field] / divisor for row in runs),
+            ours=tuple(row[place] for row in values),
+            theirs=tuple(row[0] for row in values),
             better="less",
             wanted=1 / _SLOWER_MAX,
         )
         for place, size in list(enumerate(sizes))[1:]
-        for what, unit, field, divisor in (("parse", "s", 0, 1), ("serialized size", "KiB", 1, 1024))
+        for what, unit, values in (("parse", "s", seconds), ("serialized size", "KiB", sizes_kib))
     ]
 
 
