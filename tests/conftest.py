@@ -236,9 +236,14 @@ def session(spark_runtime: SparkRuntime, tmp_path_factory: pytest.TempPathFactor
 def _end_java_of_other_tests() -> None:
     """One that a command of an earlier test began has the jars of that lake alone, and takes no more."""
     from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
     gateway: Any = SparkContext._gateway
     if gateway is not None:
+        if (left := SparkSession._instantiatedSession) is not None:
+            left.stop()
+        elif (context := SparkContext._active_spark_context) is not None:
+            context.stop()
         gateway.shutdown()
         gateway.proc.stdin.close()
         gateway.proc.wait()
