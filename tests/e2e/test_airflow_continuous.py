@@ -40,11 +40,11 @@ CHOICES = {
 def stack(pg: EmbeddedPostgres, connect: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     folder = tmp_path_factory.mktemp("airflow")
     with psycopg.connect(pg.dsn(), autocommit=True) as admin:
-        admin.execute("CREATE DATABASE airflow_loop")
+        admin.execute("CREATE DATABASE airflow_in_a_loop")
     (folder / "pipelines").mkdir()
     files = {name: folder / "pipelines" / f"{name}.yaml" for name in CHOICES}
     for name, file in files.items():
-        file.write_text(FILE.format(name=name, dsn=pg.url("airflow_loop"), airflow=CHOICES[name]))
+        file.write_text(FILE.format(name=name, dsn=pg.url("airflow_in_a_loop"), airflow=CHOICES[name]))
     airflow = LocalAirflow(
         folder / "home",
         CHECKOUT / "dags",
@@ -56,7 +56,7 @@ def stack(pg: EmbeddedPostgres, connect: str, tmp_path_factory: pytest.TempPathF
         pools={f"slotlake_slotlake_{name}": 1 for name in files},
         dies_with_parent=True,
     )
-    with psycopg.connect(pg.dsn("airflow_loop"), autocommit=True) as database:
+    with psycopg.connect(pg.dsn("airflow_in_a_loop"), autocommit=True) as database:
         database.execute(
             "CREATE TABLE orders (id int PRIMARY KEY, v text); CREATE TABLE log (id int, v text);"
             "INSERT INTO orders SELECT g, 'v' || g FROM generate_series(1, 100) g"
