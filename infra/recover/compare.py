@@ -125,11 +125,13 @@ class Comparison:
 
 @contextmanager
 def _of_its_rows(connection: psycopg.Connection[Any], table: SourceTable) -> Iterator[None]:
-    """A value at which the server fails, or which it cannot translate, is the trouble of its table."""
+    """A row at which the server fails, or a value that it cannot translate, is the trouble of its table."""
     try:
         yield
-    except psycopg.DataError as error:
+    except psycopg.Error as error:
         explained = explain(error, connection.info.dsn, f"comparing {table.quoted}", rows=True)
+        if not isinstance(error, psycopg.DataError) and not isinstance(explained, UnreadableRowsError):
+            raise
         raise explained.of(table.schema, table.table) from None
 
 

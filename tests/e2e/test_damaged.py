@@ -95,6 +95,15 @@ def test_with_checksums_the_server_refuses_the_page(session: object, tmp_path: P
         }
 
 
+def test_a_damaged_page_keeps_recover_from_one_table_alone(session: object, tmp_path: Path) -> None:
+    with _pipeline(18, tmp_path / "files") as (_, database, pipeline):
+        database.execute("SELECT pg_drop_replication_slot(%s)", [pipeline.source.slot])
+        database.execute("INSERT INTO others VALUES (3)")
+        repairs = {repair.table: repair for repair in pipeline.recover().tables}
+        assert "invalid page in block" in repairs["public.orders"].why
+        assert repairs["public.others"].rows == 1
+
+
 def test_a_damaged_file_of_the_lake_is_one_tables_trouble(session: object, tmp_path: Path) -> None:
     with _pipeline(16, tmp_path / "files", flipped=False) as (_, database, pipeline):
         place = files_folder(tmp_path / "files")
