@@ -153,8 +153,8 @@ class CopyCrew:
         begins: called before each part, in a thread of the crew; if it returns False the part is left out.
 
     Attributes:
-        turn: entered before a part is begun, and left when its connection is closed; None: each thread of the
-            crew keeps its connection.
+        turn: entered before a part that begins is read, and left when its connection is closed; None: each
+            thread of the crew keeps its connection.
         failed: called, in a thread of the crew, with the error of a part; if it returns True the part is left
             out, and the others go on.
         dropped_tables: OIDs of tables that were dropped before all parts were read; they are left out.
@@ -235,12 +235,16 @@ class CopyCrew:
             raise
 
     def _in_turn(self, job: CopyJob) -> list[CopiedFile] | None:
-        """Copy a part when it has its turn; None if it is left out."""
+        """Copy a part when it has its turn; None if it is left out, which costs no turn."""
+        if self._stop.is_set():
+            raise StoppedError
+        if not self._begins(job):
+            return None
         with nullcontext() if self.turn is None else self.turn(self._stop):
             try:
                 if self._stop.is_set():
                     raise StoppedError
-                return self._copy(job) if self._begins(job) else None
+                return self._copy(job)
             finally:
                 if self.turn is not None:
                     self._close_connection()

@@ -104,10 +104,10 @@ class RangeClaims:
             self._execute(f"SELECT pg_advisory_unlock_shared({self._waiting_number})")
 
     def _give_back(self, number: int) -> None:
-        with self._lock:
+        with self._lock, source_errors(self._dsn, _DOING):
             self._places_taken.discard(number)
             self._given_back = time.monotonic()
-        self._execute(f"SELECT pg_advisory_unlock({number})")
+            self.connection.execute(f"SELECT pg_advisory_unlock({number})".encode())
 
     def _execute(self, statement: str) -> None:
         with self._lock, source_errors(self._dsn, _DOING):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import psycopg
@@ -53,6 +56,40 @@ def test_ranges_are_the_whole_table_while_it_is_written(
     assert len(rows) == 5000
     assert {int(number) for number, _ in rows} == set(range(2, 10001, 2))
     assert all(text not in ("moved", "new") for _, text in rows)
+
+
+def test_a_part_that_is_left_out_costs_no_turn(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that comes late meets many parts that others have, and few turns."""
+    monkeypatch.setattr("slotlake.decoder.copy.parts.PART_BYTES", 100_000)
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, a text); CREATE PUBLICATION p FOR TABLE t;"
+        "INSERT INTO t SELECT i, repeat('x', 50) FROM generate_series(1, 10000) i"
+    )
+    table, parts = planned(database.dsn, 100_000)
+    source, copied_parts, turns = settings(database), list[int](), list[Event]()
+
+    @contextmanager
+    def turn(ended: Event) -> Iterator[None]:
+        turns.append(ended)
+        yield
+
+    with create_slot(source, temporary=True) as cut:
+        jobs = [CopyJob(table, Place(tmp_path, table), part, f"part-{part.number}") for part in parts]
+        with CopyCrew(
+            source.dsn,
+            cut.snapshot,
+            [],
+            workers=2,
+            done=lambda job, files: copied_parts.append(job.part.number),
+            begins=lambda job: job.part.number % 4 == 0,
+        ) as crew:
+            crew.turn = turn
+            crew.add(jobs)
+            crew.wait(jobs)
+    assert sorted(copied_parts) == [part.number for part in parts if part.number % 4 == 0]
+    assert 0 < len(turns) == len(copied_parts) < len(parts)
 
 
 def test_partitions_are_read_by_themselves_if_the_role_may(database: Database, tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ from slotlake.infra.copy.record import CopyRecord
 from slotlake.infra.copy.worker import NoCopyError
 from slotlake.infra.local.object_store import LocalObjectStore
 from slotlake.infra.reports import CopyWorkerReport
+from slotlake.infra.sharing.claims import APPLICATION_NAME
 from slotlake.spark import lake_files
 from tests.conftest import Database, fresh_database
 from tests.e2e.oracle import assert_equal, pipeline_file
@@ -156,6 +159,10 @@ PAUSES = (
     "import time, slotlake.decoder.copy.table as t; taken = t.take_snapshot; "
     "t.take_snapshot = lambda *a: taken(*a) or time.sleep(0.1); "
 )
+MACHINES = (  # that have claimed a range
+    "SELECT count(DISTINCT pid) FROM pg_stat_activity JOIN pg_locks USING (pid) WHERE locktype = 'advisory' "
+    f"AND datname = current_database() AND application_name = '{APPLICATION_NAME}'"
+)
 READING = (
     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
     "AND (query LIKE 'COPY%' OR query = 'SET LOCAL row_security = off')"
@@ -168,7 +175,8 @@ def test_all_machines_together_have_so_many_connections(
 ) -> None:
     """Both want four connections for ranges, and they have three."""
     monkeypatch.setattr("slotlake.decoder.copy.parts.PART_BYTES", PART_BYTES)
-    monkeypatch.setattr("slotlake.decoder.copy.table.take_snapshot", _take_snapshot_and_pause)
+    waiting = partial(_take_snapshot_once_the_helper_is_here, database, Event())
+    monkeypatch.setattr("slotlake.decoder.copy.table.take_snapshot", waiting)
     database.execute(
         "CREATE TABLE big (id int PRIMARY KEY, t text); ALTER TABLE big ALTER t SET STORAGE EXTERNAL;"
         "INSERT INTO big SELECT i, repeat(md5(i::text), 8) FROM generate_series(1, 6000) i"
@@ -191,9 +199,15 @@ def test_all_machines_together_have_so_many_connections(
         assert_equal(database, pipeline, ["big"])
 
 
-def _take_snapshot_and_pause(*arguments: Any) -> None:
+def _take_snapshot_once_the_helper_is_here(database: Database, here: Event, *arguments: Any) -> None:
     take_snapshot(*arguments)
-    time.sleep(1.0)  # the helper's process is to start meanwhile
+    give_up = time.monotonic() + 120
+    while not here.is_set():
+        assert time.monotonic() < give_up
+        if database.execute(MACHINES) == [(2,)]:
+            here.set()
+        time.sleep(0.2)
+    time.sleep(0.2)
 
 
 SLOW = (
