@@ -88,13 +88,15 @@ class RememberedFingerprints:
         if self._is_whole(connection, asked, digest):
             assert self._whole is not None
             return self._whole.descriptions
-        descriptions = self._by_numbers(connection, tables, publications)
-        self._whole = None
+        descriptions: Mapping[int, TableFingerprint] = self._by_numbers(connection, tables, publications)
+        earlier, self._whole = self._whole, None
         if (
             described_digest(connection, asked, publications) == digest
             and descriptions.keys() == self._tables.keys()
         ):
             changing = [each for each in self._tables.values() if each.types]
+            if earlier is not None and _same_objects(earlier.descriptions, descriptions):
+                descriptions = earlier.descriptions
             self._whole = _Whole(asked, digest, descriptions, changing)
         return descriptions
 
@@ -161,10 +163,17 @@ class RememberedNames:
         if self._remembered is not None and self._remembered[:2] == (tuple(publications), digest):
             return self._remembered[2]
         names = frozenset(published_names(connection, publications))
+        if self._remembered is not None and self._remembered[2] == names:
+            names = self._remembered[2]
         unchanged = listed_digest(connection, publications) == digest
         self._remembered = (tuple(publications), digest, names) if unchanged else None
         self.read_count += 1
         return names
+
+
+def _same_objects(one: Mapping[int, TableFingerprint], other: Mapping[int, TableFingerprint]) -> bool:
+    """Whether both have the same descriptions of the same tables: then what is made of them is the same."""
+    return one.keys() == other.keys() and all(one[oid] is other[oid] for oid in one)
 
 
 def _prints(remembered: _Remembered, texts: Mapping[int, frozenset[str]]) -> bool:

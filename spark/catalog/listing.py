@@ -10,13 +10,13 @@ it said before, and where that is the same, it is the same object.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from slotlake.spark.catalog.pointer_texts import PointerTexts, Row, split
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import COMMITS, LakeName, belongs
 
-Row = tuple[str, str, str]
 _Key = tuple[str, str, str]
 # Who has not looked for so many changes looks at all tables.
 _CHANGES_MAX = 64
@@ -51,18 +51,50 @@ class _Seen:
     """What was read of a lake last.
 
     Attributes:
-        rows: as the catalog gave them.
-        own: those of the lake's own tables.
+        rows: as the catalog gave them, if it gave rows.
+        own: the rows of the lake's own tables, if they are known as such.
+        texts: as the catalog gave them, if it gave texts.
+        places: the table at each place of the texts; None: another lake's.
     """
 
     newest: Listing
-    rows: list[Row]
-    own: frozenset[Row]
-    changes: dict[int, frozenset[LakeName]] = field(default_factory=dict)
+    changes: dict[int, frozenset[LakeName]]
+    rows: list[Row] | None = None
+    own: frozenset[Row] | None = None
+    texts: PointerTexts | None = None
+    places: list[LakeName | None] = field(default_factory=list)
 
 
 _lock = threading.Lock()
 _seen: dict[_Key, _Seen] = {}
+
+
+def listing_of_texts(lake: LakeSettings, texts: PointerTexts) -> Listing | None:
+    """Return the listing that a look at the catalog gives; the same as before, if nothing has changed.
+
+    Args:
+        lake: the lake.
+        texts: of all tables in the catalog.
+
+    Returns:
+        The listing; None if the names can only be told apart in rows.
+    """
+    with _lock:
+        seen = _seen_of(lake)
+        if texts == seen.texts:
+            return seen.newest
+        if seen.texts is not None and texts.has_names_of(seen.texts):
+            _take_locations(seen, split(texts.locations))
+        else:
+            rows = texts.rows()
+            if rows is None:
+                return None
+            _take(seen, _own(lake, rows))
+            pointers = seen.newest.pointers
+            names = (LakeName(namespace, table) for namespace, table, _ in rows)
+            seen.places = [name if name in pointers else None for name in names]
+        seen.texts, seen.rows = texts, None
+        return seen.newest
 
 
 def listing_of_rows(lake: LakeSettings, rows: list[Row]) -> Listing:
@@ -72,15 +104,11 @@ def listing_of_rows(lake: LakeSettings, rows: list[Row]) -> Listing:
         lake: the lake.
         rows: namespace, table and metadata location of all tables in the catalog.
     """
-    key = lake.uri, lake.catalog, lake.namespace
     with _lock:
-        seen = _seen.get(key)
-        if seen is None:
-            own = _own(lake, rows)
-            changes: dict[int, frozenset[LakeName]] = {}
-            seen = _seen[key] = _Seen(Listing(_pointers(own), 0, changes), rows, own, changes)
-        elif rows != seen.rows:
-            _take(seen, rows, _own(lake, rows))
+        seen = _seen_of(lake)
+        if rows != seen.rows:
+            _take(seen, _own(lake, rows))
+            seen.texts, seen.rows = None, rows
         return seen.newest
 
 
@@ -96,18 +124,46 @@ def listing_of_pointers(lake: LakeSettings, pointers: Mapping[LakeName, str]) ->
     return listing_of_rows(lake, [(*name, location) for name, location in pointers.items()])
 
 
-def _take(seen: _Seen, rows: list[Row], own: frozenset[Row]) -> None:
-    """Note what the catalog says now."""
-    gone, new = seen.own - own, own - seen.own
-    seen.rows, seen.own = rows, own
-    if not gone and not new:
-        return  # another order, or tables of others
+def _seen_of(lake: LakeSettings) -> _Seen:
+    key = lake.uri, lake.catalog, lake.namespace
+    if (seen := _seen.get(key)) is None:
+        changes: dict[int, frozenset[LakeName]] = {}
+        seen = _seen[key] = _Seen(Listing({}, 0, changes), changes)
+    return seen
+
+
+def _take(seen: _Seen, own: frozenset[Row]) -> None:
+    """Note what the catalog says now of all tables of the lake."""
+    before = seen.own
+    if before is None:
+        before = frozenset((*name, location) for name, location in seen.newest.pointers.items())
+    seen.own = own
+    gone, new = before - own, own - before
+    if gone or new:  # else: another order, or tables of others
+        _note(seen, (LakeName(namespace, table) for namespace, table, _ in gone), _pointers(new))
+
+
+def _take_locations(seen: _Seen, locations: Sequence[str]) -> None:
+    """Note what the catalog says now of the tables that it had before, in the order that it had."""
+    assert seen.texts is not None
+    seen_before = split(seen.texts.locations)
+    pairs = enumerate(zip(locations, seen_before, strict=True))
+    changed = [place for place, (now, before) in pairs if now != before]
+    new = {name: locations[place] for place in changed if (name := seen.places[place]) is not None}
+    if new:
+        seen.own = None
+        _note(seen, (), new)
+
+
+def _note(seen: _Seen, gone: Iterable[LakeName], new: Mapping[LakeName, str]) -> None:
     pointers = {**seen.newest.pointers}
-    for namespace, table, _ in gone:
-        del pointers[LakeName(namespace, table)]
-    pointers.update(_pointers(new))
+    changed = set(new)
+    for name in gone:
+        del pointers[name]
+        changed.add(name)
+    pointers.update(new)
     number = seen.newest._number + 1  # noqa: SLF001 - made here only
-    seen.changes[number] = frozenset(LakeName(namespace, table) for namespace, table, _ in gone | new)
+    seen.changes[number] = frozenset(changed)
     seen.changes.pop(number - _CHANGES_MAX, None)
     seen.newest = Listing(pointers, number, seen.changes)
 

@@ -19,7 +19,7 @@ from typing import Any
 import psycopg
 from psycopg.abc import RV, PQGen
 from pyiceberg.catalog.sql import IcebergNamespaceProperties, IcebergTables, SqlCatalog
-from sqlalchemy import ColumnElement, and_, delete, event, insert, or_, select, update
+from sqlalchemy import ColumnElement, and_, delete, event, insert, or_, select, text, update
 from sqlalchemy.engine import Connection, make_url
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
 
@@ -35,7 +35,15 @@ from slotlake.spark.catalog.base import (
     moved_by_another,
 )
 from slotlake.spark.catalog.fence import require_lock
-from slotlake.spark.catalog.listing import Listing, Row, listing_of_rows
+from slotlake.spark.catalog.listing import Listing, listing_of_rows, listing_of_texts
+from slotlake.spark.catalog.pointer_texts import (
+    ROWS,
+    TEXTS_OF_POSTGRESQL,
+    TEXTS_OF_SQLITE,
+    PointerTexts,
+    Row,
+)
+from slotlake.spark.catalog.sqlite_pointers import sqlite_pointers
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.limits import SILENT_SECONDS
 from slotlake.spark.names import COMMITS, LakeName
@@ -125,20 +133,27 @@ class SqlPointers(Catalog):
 
     def pointers(self) -> dict[LakeName, str]:
         """Every table's metadata location, read in one query: one cut of the catalog."""
-        return {LakeName(namespace, table): location for namespace, table, location in self._rows()}
+        rows = self._texts().rows()
+        if rows is None:
+            rows = self._rows()
+        return {LakeName(namespace, table): location for namespace, table, location in rows}
 
     def listing(self) -> Listing:
         """The same of the lake's own tables, by the same query."""
-        return listing_of_rows(self.lake, self._rows())
+        return listing_of_texts(self.lake, self._texts()) or listing_of_rows(self.lake, self._rows())
+
+    def _texts(self) -> PointerTexts:
+        if (of_sqlite := sqlite_pointers(self.lake)) is not None:
+            return of_sqlite
+        is_sqlite = self._sql.engine.dialect.name == "sqlite"
+        query = text(TEXTS_OF_SQLITE if is_sqlite else TEXTS_OF_POSTGRESQL)
+        with self._transaction() as connection:
+            return PointerTexts(*connection.execute(query, {"catalog": self.lake.catalog}).one())
 
     def _rows(self) -> list[Row]:
-        query = select(_TABLES.table_namespace, _TABLES.table_name, _TABLES.metadata_location).where(
-            _TABLES.catalog_name == self.lake.catalog,
-            _TABLES.metadata_location.is_not(None),
-            _TABLES.table_namespace.not_in(views.marked(self.lake.catalog)),
-        )
+        """A row per table, where names can only be told apart so."""
         with self._transaction() as connection:
-            rows: Iterator[Row] = map(tuple, connection.execute(query).fetchall())
+            rows: Iterator[Row] = map(tuple, connection.execute(text(ROWS), {"catalog": self.lake.catalog}))
             return list(rows)
 
     def pointer(self, name: LakeName) -> str | None:

@@ -13,8 +13,15 @@ from pyiceberg.catalog.sql import IcebergTables
 from sqlalchemy import delete, insert, update
 from sqlalchemy.engine import create_engine
 
-from slotlake.spark.catalog.listing import _CHANGES_MAX, Listing, listing_of_pointers, listing_of_rows
+from slotlake.spark.catalog.listing import (
+    _CHANGES_MAX,
+    Listing,
+    listing_of_pointers,
+    listing_of_rows,
+    listing_of_texts,
+)
 from slotlake.spark.catalog.open import open_catalog
+from slotlake.spark.catalog.pointer_texts import PointerTexts
 from slotlake.spark.catalog.pointers import read_listing
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.maintenance import integrity
@@ -114,6 +121,58 @@ def test_both_readers_of_a_sql_catalog_see_the_same_listing(lake: LakeSettings) 
         second = read_listing(lake)
         assert catalog.listing() is second
         assert second.changed_since(first) == {LakeName("shop", "t1"), LakeName("shop", "t2")}
+
+
+def _texts(pointers: Mapping[LakeName, str]) -> PointerTexts:
+    columns = zip(*((*name, location) for name, location in pointers.items()), strict=True)
+    return PointerTexts(len(pointers), *("\x1e".join(each) for each in columns))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_texts_rows_and_a_new_look_give_the_same_listing(lake: LakeSettings, seed: int) -> None:
+    rng = random.Random(seed)
+    spaces = ["shop", "shop__s", "other", "shop__copying"]
+    pointers = {LakeName(space, f"t{i}"): "0" for space in spaces for i in range(4)}
+    listings: list[Listing] = []
+    looks: list[dict[LakeName, str]] = []
+    for step in range(80):
+        names = rng.sample(list(pointers), len(pointers)) if rng.random() < 0.2 else list(pointers)
+        pointers = {name: pointers[name] for name in names}  # perhaps in another order
+        for name in rng.sample(names, rng.choice([0, 0, 1, 3])):
+            pointers[name] = f"{step}"
+        if rng.random() < 0.1:
+            pointers.pop(names[0])
+        if rng.random() < 0.1:
+            pointers[LakeName(rng.choice(spaces), f"t{rng.randrange(9)}")] = f"new {step}"
+        own = {name: location for name, location in pointers.items() if name.namespace in spaces[:2]}
+        listing = _seen(lake, pointers) if rng.random() < 0.2 else listing_of_texts(lake, _texts(pointers))
+        assert listing is not None
+        assert dict(listing.pointers) == own
+        for earlier, look in zip(listings[-20:], looks[-20:], strict=True):
+            differ = {name for name in own.keys() | look.keys() if own.get(name) != look.get(name)}
+            since = listing.changed_since(earlier)
+            assert since is not None
+            assert differ <= set(since)
+            assert (listing is earlier) == (not since)
+        listings.append(listing)
+        looks.append(own)
+
+
+def test_names_that_texts_cannot_tell_apart_are_read_in_rows(lake: LakeSettings) -> None:
+    names = ["a\x1eb", "plain", "\x1e"]
+    with open_catalog(lake) as catalog:
+        catalog.make_namespace("shop")
+        engine = create_engine(lake.sqlalchemy_uri)
+        rows = [
+            {"catalog_name": "lake", "table_namespace": "shop", "table_name": name, "metadata_location": "x"}
+            for name in names
+        ]
+        with engine.begin() as connection:
+            connection.execute(insert(IcebergTables), rows)
+        engine.dispose()
+        assert dict(read_listing(lake).pointers) == {LakeName("shop", name): "x" for name in names}
+        assert catalog.listing() is read_listing(lake)
+        assert catalog.pointers() == catalog.listing().pointers
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from slotlake.spark.catalog import looks
-from slotlake.spark.catalog.listing import Row
 from slotlake.spark.catalog.open import open_catalog
+from slotlake.spark.catalog.pointer_texts import PointerTexts
 from slotlake.spark.catalog.rest import RestPointers
 from slotlake.spark.catalog.rest_session import Answered
 from slotlake.spark.catalog.sql import SqlPointers
@@ -38,17 +38,17 @@ def _tables(count: int) -> list[Any]:
 def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often all pointers are read, and how often each table is asked for on REST."""
     counts: Counter[str] = Counter()
-    rows, answered = SqlPointers._rows, RestPointers.answered
+    texts, answered = SqlPointers._texts, RestPointers.answered
 
-    def counted_rows(self: SqlPointers) -> list[Row]:
+    def counted_texts(self: SqlPointers) -> PointerTexts:
         counts["all"] += 1
-        return rows(self)
+        return texts(self)
 
     def counted_answered(self: RestPointers, name: LakeName) -> Answered | None:
         counts[name.table] += 1
         return answered(self, name)
 
-    monkeypatch.setattr(SqlPointers, "_rows", counted_rows)
+    monkeypatch.setattr(SqlPointers, "_texts", counted_texts)
     monkeypatch.setattr(RestPointers, "answered", counted_answered)
     return counts
 

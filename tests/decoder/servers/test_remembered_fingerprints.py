@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Callable, Mapping
 
+import psycopg
 import pytest
 
 from slotlake.decoder.catalog.fingerprints import TableFingerprint, table_fingerprints
 from slotlake.decoder.catalog.publication_tables import published_names
 from slotlake.decoder.catalog.remembered_fingerprints import RememberedFingerprints, RememberedNames
 from slotlake.decoder.server.source import connect
-from slotlake.infra.local.postgres import Version
+from slotlake.infra.local.postgres import Version, temporary_postgres
 from tests.conftest import Database
 
 pytestmark = pytest.mark.server
@@ -229,3 +233,53 @@ def test_what_changed_while_it_was_read_is_not_remembered(
         count = remembered.read_count
         remembered.fingerprints(connection, oids.values(), PUBLICATIONS)
         assert remembered.read_count == count + 1
+
+
+@pytest.mark.parametrize("version", [14, 18])
+def test_a_server_that_gives_a_lost_transactions_number_again_is_another(version: Version) -> None:
+    conf = {"synchronous_commit": "off", "wal_writer_delay": "10s", "autovacuum": "off", "fsync": "off"}
+    with temporary_postgres(version=version, conf=conf) as server:
+        database = Database(server, "postgres")
+        oids = _made(database)
+        followed = [oids[name] for name in ("one", "two")]  # no type of theirs is printed otherwise
+        changes = [(f"lost{i}", f"kept{i}") for i in range(20)]
+        for name in (each for both in changes for each in both):
+            database.execute(f"CREATE TABLE of_{name} (id int)")
+        database.execute("CHECKPOINT")
+        remembered, names = RememberedFingerprints(), RememberedNames()
+
+        def altered(column: str) -> object:
+            database.execute(f"ALTER TABLE one ADD {column} int")
+            database.execute(f"ALTER PUBLICATION p ADD TABLE of_{column}")
+            with connect(database.dsn) as connection:
+                found = remembered.fingerprints(connection, followed, PUBLICATIONS)
+                assert found == table_fingerprints(connection, followed, PUBLICATIONS)
+                assert names.names(connection, PUBLICATIONS) == published_names(connection, PUBLICATIONS)
+            return database.execute(
+                f"SELECT ctid, xmin FROM pg_attribute WHERE attname = '{column}' UNION ALL "
+                f"SELECT ctid, xmin FROM pg_publication_rel WHERE prrelid = 'of_{column}'::regclass"
+            )
+
+        for lost, kept in changes:
+            rows = altered(lost)
+            _crash_in_place(database)
+            rows_again = altered(kept)
+            if rows == rows_again:  # else the server had written it
+                break
+        else:
+            raise AssertionError("no transaction was lost: this test shows nothing")
+
+
+def _crash_in_place(database: Database) -> None:
+    """Kill a backend: the server drops what it has in memory and recovers, in the same process."""
+    started = database.execute("SELECT pg_postmaster_start_time()")
+    with connect(database.dsn) as connection:
+        os.kill(connection.info.backend_pid, signal.SIGKILL)
+    for _ in range(100):
+        try:
+            assert database.execute("SELECT pg_postmaster_start_time()") == started
+        except psycopg.OperationalError:
+            time.sleep(0.1)
+        else:
+            return
+    raise AssertionError("the server did not come back")

@@ -1,0 +1,65 @@
+"""All pointers of a SQL catalog as four values of one row, instead of a row per table.
+
+A sync looks at all pointers some six times.  Of 10,000 tables, rows cost 7 ms to fetch, an object each to
+keep, and the time of Python's collector, which looks at these again and again; these texts cost 3 ms, and are
+equal to those of the look before, or differ in a few places.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+Row = tuple[str, str, str]
+_SEPARATOR: Final = "\x1e"
+_WHERE: Final = """catalog_name{all_rows} = :catalog AND metadata_location IS NOT NULL
+AND table_namespace NOT IN (
+    SELECT namespace FROM iceberg_namespace_properties
+    WHERE catalog_name = :catalog AND property_key = 'slotlake.views-of'
+)"""
+ROWS: Final = f"""
+SELECT table_namespace, table_name, metadata_location FROM iceberg_tables
+WHERE {_WHERE.format(all_rows="")}
+"""
+# By the index of names, SQLite looks up each row of the table: twice the time of reading the table.
+TEXTS_OF_SQLITE: Final = f"""
+SELECT count(*), group_concat(table_namespace, char(30)), group_concat(table_name, char(30)),
+    group_concat(metadata_location, char(30))
+FROM iceberg_tables WHERE {_WHERE.format(all_rows=" || ''")}
+"""
+# PostgreSQL moves a row that is updated: without an order, every change would be one of all places.
+TEXTS_OF_POSTGRESQL: Final = f"""
+SELECT count(*), string_agg(table_namespace, chr(30)), string_agg(table_name, chr(30)),
+    string_agg(metadata_location, chr(30))
+FROM (
+    SELECT table_namespace, table_name, metadata_location FROM iceberg_tables
+    WHERE {_WHERE.format(all_rows="")}
+    ORDER BY catalog_name, table_namespace, table_name
+) AS pointers
+"""
+
+
+class PointerTexts(NamedTuple):
+    """Namespaces, names and metadata locations of a catalog's tables, each as one text with separators."""
+
+    number: int
+    namespaces: str | None
+    names: str | None
+    locations: str | None
+
+    def rows(self) -> list[Row] | None:
+        """Return a row per table; None if a name has the separator in it: then they cannot be told apart."""
+        if not self.number:
+            return []
+        columns = [split(text) for text in self[1:]]
+        if any(len(column) != self.number for column in columns):
+            return None
+        return list(zip(*columns, strict=True))
+
+    def has_names_of(self, other: PointerTexts) -> bool:
+        """Return whether the same tables are there, in the same order."""
+        return self[:3] == other[:3]
+
+
+def split(text: str | None) -> list[str]:
+    """Return the values of one text of :class:`PointerTexts`."""
+    return [] if text is None else text.split(_SEPARATOR)
