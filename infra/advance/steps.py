@@ -6,6 +6,7 @@ a batch that does not follow the lake's position is refused.
 
 from __future__ import annotations
 
+import logging
 import shutil
 import time
 from collections.abc import Iterable, Iterator
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from slotlake.infra.progress import Progressing
     from slotlake.spark.apply.stage import Applied
     from slotlake.spark.publish.swap import Published
+
+_log = logging.getLogger(__name__)
+_STAGED_AGAIN_MAX = 3
 
 
 @dataclass
@@ -198,7 +202,7 @@ def publish_named(pipeline: OpenPipeline, name: str) -> PublishReport:
     """Publish a staged batch."""
     started = time.monotonic()
     batch = batch_named(pipeline, name)
-    published, warnings = retry_without_troubled(pipeline, lambda: _published(pipeline, batch))
+    published, warnings = retry_without_troubled(pipeline, lambda: _published_surely(pipeline, batch))
     if not published.already:
         journal.note_published(pipeline.file.state_dir, batch, time.monotonic() - started)
     return PublishReport(
@@ -209,6 +213,23 @@ def publish_named(pipeline: OpenPipeline, name: str) -> PublishReport:
         seconds=time.monotonic() - started,
         warnings=warnings,
     )
+
+
+def _published_surely(pipeline: OpenPipeline, batch: Batch) -> tuple[Published, list[str]]:
+    """Publish a batch, and stage it again first if a killed run's last statement has written there meanwhile.
+
+    A Connect server carries on with it when its client is gone.  Each killed run has but one such statement
+    for each table.
+    """
+    from slotlake.spark.publish.swap import StagedOverError
+
+    for _ in range(_STAGED_AGAIN_MAX):
+        try:
+            return _published(pipeline, batch)
+        except StagedOverError as error:
+            _log.warning("%s; staging it again", error.what, extra={"batch": batch.name})
+            apply_named(pipeline, batch.name)
+    return _published(pipeline, batch)
 
 
 def _published(pipeline: OpenPipeline, batch: Batch) -> tuple[Published, list[str]]:

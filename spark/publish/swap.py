@@ -50,6 +50,10 @@ __all__ = ["Loaded", "Published", "load"]
 _NOTHING_STAGED: dict[str, str | None] = {STAGED_SCHEMA_PROPERTY: None, STAGED_FIELDS_PROPERTY: None}
 
 
+class StagedOverError(LakeError):
+    """Another run wrote to what is staged, perhaps one that was killed: its statement was still at work."""
+
+
 @dataclass(frozen=True)
 class Published:
     """A consistency point.
@@ -255,7 +259,7 @@ def _require_staged(table: Loaded, point: Point) -> Loaded:
     # Iceberg puts no property of ours on a DELETE of whole files.
     runs = {each.get(RUN) for each in map(catalog_metadata.summary, staged)} - {None}
     if steps != int(summary.get(STEPS, 1)) or len(runs) > 1:
-        raise LakeError(
+        raise StagedOverError(
             "another run wrote to what is staged",
             where=f"table {table.name}",
             way_out="apply it again, then publish; nothing was published",

@@ -24,9 +24,14 @@ from tests.e2e.oracle import assert_equal, pipeline_file
 from tests.lending_store import LendingStore
 from tests.spark.lending_proxy import LendingProxy
 from tests.spark.rest_catalog import LocalRestCatalog
+from tests.storage import IN_S3
 
 LONG = bool(os.environ.get("SLOTLAKE_TEST_LONG"))
-pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.server,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(IN_S3, reason="it names a bucket by itself"),
+]
 _KILLED = -9
 _SECONDS = 15.0
 

@@ -32,7 +32,11 @@ from tests.e2e.oracle import assert_equal, differences, pipeline_file
 from tests.e2e.scenarios import SCENARIOS
 from tests.storage import IN_S3, moved_to
 
-pytestmark = [pytest.mark.timeout(900), needs_namespaces]
+pytestmark = [
+    pytest.mark.timeout(900),
+    needs_namespaces,
+    pytest.mark.skipif("SLOTLAKE_TEST_SPARK" in os.environ, reason="it begins clusters by itself"),
+]
 LONG = pytest.mark.skipif(not os.environ.get("SLOTLAKE_TEST_LONG"), reason="SLOTLAKE_TEST_LONG=1 runs it")
 _ROWS = 300_000
 

@@ -18,11 +18,13 @@ from slotlake.infra.local.object_store import LocalObjectStore
 from tests.conftest import Database
 from tests.e2e.oracle import pipeline_file
 from tests.key_givers import KeyGiver
+from tests.storage import IN_S3
 
 pytestmark = [
     pytest.mark.server,
     pytest.mark.timeout(600),
     pytest.mark.skipif(not os.environ.get("SLOTLAKE_TEST_LONG"), reason="SLOTLAKE_TEST_LONG=1 runs it"),
+    pytest.mark.skipif(IN_S3, reason="it names a bucket by itself"),
 ]
 # One process, so one Spark: copy, batch, both engines, verification, maintenance.
 _LIFE = """
