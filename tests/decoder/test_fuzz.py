@@ -29,7 +29,7 @@ def test_a_damaged_stream_is_refused_for_the_same_reason_by_all(path: Path) -> N
 @pytest.mark.slow
 def test_new_damage_brings_nothing_but_protocol_errors(tmp_path: Path) -> None:
     seed = seed_of_the_run()
-    seconds = float(os.environ.get("SLOTLAKE_FUZZ_SECONDS", "20"))
+    seconds = float(os.environ.get("SLOTLAKE_FUZZ_SECONDS", "10"))
     report = run(seed, 1 << 60, seconds, tmp_path)
     print(f"SLOTLAKE_SEED={seed}: {report.line()}, {len(report.reasons)} reasons")
     assert report.finds == [], [path.read_text() for path in report.finds]

@@ -155,7 +155,7 @@ KILLED_AT = {
     "sync": ["aside.written", "apply.mid_merge", "publish.before_swap", "publish.after_swap"],
     "resume": ["init.mid_copy", "apply.between_modes", "publish.before_swap", "publish.after_swap:2"],
 }
-FEW = {"sync": ["aside.written"], "resume": ["publish.after_swap:2"]}
+FEW = {"resume": ["publish.after_swap:2"]}
 
 
 def test_killed(bytes_database: Database, connect: str, tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ from tests.e2e.oracle import differences, pipeline_file
 pytestmark = pytest.mark.timeout(600)
 
 # Encoding → letters that it has. (Bytes that are no text at all are another matter.)
-LETTERS = {"EUC_JP": "日本語", "LATIN1": "éÿ½"}
-LETTERS_LONG = {"WIN1252": "€œ", "KOI8R": "жЫ", "EUC_KR": "한국"}
+LETTERS = {"EUC_JP": "日本語"}
+LETTERS_LONG = {"LATIN1": "éÿ½", "WIN1252": "€œ", "KOI8R": "жЫ", "EUC_KR": "한국"}
 if os.environ.get("SLOTLAKE_TEST_LONG"):
     LETTERS |= LETTERS_LONG
 SETUP = r"""

@@ -31,7 +31,7 @@ COMMAND = (
     f"import slotlake.decoder.copy.parts as p; p.PART_BYTES = {PART_BYTES}; "
     "from slotlake.infra.cli.main import main; main()"
 )
-KILLS = 24 if os.environ.get("SLOTLAKE_TEST_LONG") else 3
+KILLS = 24 if os.environ.get("SLOTLAKE_TEST_LONG") else 2
 KILLS_PER_COPY = 6
 # Of the kills: before there is a snapshot; at any moment from then on. The others: while ranges are copied.
 BEFORE_THE_SNAPSHOT, AFTER_THE_SNAPSHOT = 0.2, 0.5

@@ -239,6 +239,8 @@ def command() -> Iterator[_Command]:
 
 # Those that take long: most start a Spark of their own.
 LONGER = {
+    "idle_cpu_percent",
+    "dag_parse_s",
     "ten_thousand_points_vs_few",
     "merge_1m_vs_plain_merge",
     "merge_100k_vs_plain_merge",
