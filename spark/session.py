@@ -30,7 +30,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from slotlake.decoder.errors import SetupError
-from slotlake.spark.java import started_java
+from slotlake.spark.java import end_java_without, started_java
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import quote
 from slotlake.spark.properties import (
@@ -316,6 +316,7 @@ def _classic(conf: Mapping[str, str], choices: SparkChoices) -> SparkSession:
         settings.setdefault("spark.driver.extraJavaOptions", FIRST_COMPILER_ONLY)
     if choices.cluster is not None:
         require_answering(choices.cluster)
+    end_java_without(settings.get("spark.jars"))
     builder = SparkSession.builder
     for key, value in settings.items():
         builder = builder.config(key, value)
