@@ -284,6 +284,11 @@ class SparkCluster:
         self.wait_for_workers()
         return f"sc://localhost:{port}", variables
 
+    def disconnect(self) -> None:
+        """End the Connect servers: each has all cores of the cluster while it lives."""
+        while self._connect:
+            self._connect.pop().kill()
+
     def _worker(self, number: int) -> Machine:
         address = WORKER_ADDRESSES[number]
         command = ["org.apache.spark.deploy.worker.Worker", "--host", address, "--cores", "1"]

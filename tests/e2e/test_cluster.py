@@ -47,13 +47,13 @@ def cluster(spark_runtime: SparkRuntime, tmp_path_factory: pytest.TempPathFactor
         yield running
 
 
-@pytest.fixture(scope="module")
-def remote(cluster: SparkCluster) -> Iterator[str]:
+@pytest.fixture
+def remote(cluster: SparkCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     address, variables = cluster.connect()
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in variables.items():
-            patch.setenv(name, value)
-        yield address
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    yield address
+    cluster.disconnect()
 
 
 @pytest.fixture(autouse=True)
