@@ -260,7 +260,7 @@ class LocalAirflow:
             "api_auth": {"jwt_secret": keys["jwt"]},
             # A worker that misses the end of its task by a hair looks again only after this time.
             "workers": {"min_heartbeat_interval": 1},
-            "scheduler": {"scheduler_idle_sleep_time": 0.3, "scheduler_health_check_threshold": 60},
+            "scheduler": {"scheduler_idle_sleep_time": 0.1, "scheduler_health_check_threshold": 60},
             "dag_processor": {
                 "refresh_interval": self.parse_seconds,
                 "min_file_process_interval": self.parse_seconds,
