@@ -72,6 +72,7 @@ STEPS = [
 ]  # fmt: skip
 
 
+@pytest.mark.skipif(not os.environ.get("SLOTLAKE_TEST_LONG"), reason="SLOTLAKE_TEST_LONG=1 runs it")
 def test_prepared_transactions(
     database: Database, session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

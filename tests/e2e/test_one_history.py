@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections import Counter
@@ -75,6 +76,7 @@ def _numbers(text: str) -> Counter[str]:
 
 
 @needs_namespaces
+@pytest.mark.skipif(not os.environ.get("SLOTLAKE_TEST_LONG"), reason="SLOTLAKE_TEST_LONG=1 runs it")
 def test_three_machines_and_one_history(
     database: Database,
     shop: Path,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.storage import IN_S3, moved_to
 
 pytestmark = [
     pytest.mark.timeout(600),
+    pytest.mark.skipif(not os.environ.get("SLOTLAKE_TEST_LONG"), reason="SLOTLAKE_TEST_LONG=1 runs it"),
     pytest.mark.skipif(IN_S3, reason="one of its lakes is in a folder"),
 ]
 _PROGRAM = """
