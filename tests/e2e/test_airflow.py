@@ -361,6 +361,11 @@ def test_the_page_needs_a_user_and_shows_a_viewer_no_keys(desk: Stack, connect: 
     assert "id=77" in admin[1]
     assert "id=77" not in viewer[1]
     assert "id=•••" in viewer[1]
+    docs = "/slotlake/pipeline/desk/data-docs/index.html"
+    assert (docs in admin[1], docs in viewer[1]) == (True, False)
+    assert "checks of the lake" in _pages(desk, "admin", [docs])[0]
+    with pytest.raises(SetupError, match="403"):
+        _pages(desk, "reader", [docs])
     with Pipeline.open(desk.file, remote=connect) as pipeline:
         pipeline.backfill("public.orders", where="id = 77")
     for pages in (admin, viewer):
@@ -387,6 +392,12 @@ def test_a_person_finds_the_page_in_the_navigation_and_on_a_dag(desk: Stack, bro
     browser.go(f"{desk.airflow.url}/plugin/slotlake")
     browser._until(lambda: "the worst first" in browser.value(inside) or None, "the page", 60.0)
     picture(browser, "page-fleet")
+    desk.client.pause(desk.dag("sync"), False)
+    desk.carried("INSERT INTO log VALUES (1, 'a batch for the page')")
+    desk.client.pause(desk.dag("sync"), True)
+    browser.go(f"{desk.airflow.url}/slotlake/pipeline/desk")
+    browser.click("a", "apply")  # the newest is the last that this finds
+    browser.wait_text("INFO", "apply")  # Airflow's page with the log of that task
     browser.go(f"{desk.airflow.url}/slotlake/pipeline/desk")
     browser.wait_text("1 row differs", "id=77", "What recover would do")
     assert browser.value("document.querySelectorAll('path').length") >= 3  # retained WAL
