@@ -43,7 +43,6 @@ from slotlake.spark.catalog.pointer_texts import (
     PointerTexts,
     Row,
 )
-from slotlake.spark.catalog.sqlite_pointers import sqlite_pointers
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.limits import SILENT_SECONDS
 from slotlake.spark.names import COMMITS, LakeName
@@ -143,8 +142,6 @@ class SqlPointers(Catalog):
         return listing_of_texts(self.lake, self._texts()) or listing_of_rows(self.lake, self._rows())
 
     def _texts(self) -> PointerTexts:
-        if (of_sqlite := sqlite_pointers(self.lake)) is not None:
-            return of_sqlite
         is_sqlite = self._sql.engine.dialect.name == "sqlite"
         query = text(TEXTS_OF_SQLITE if is_sqlite else TEXTS_OF_POSTGRESQL)
         with self._transaction() as connection:
