@@ -83,8 +83,9 @@ def listing_of_texts(lake: LakeSettings, texts: PointerTexts) -> Listing | None:
         seen = _seen_of(lake)
         if texts == seen.texts:
             return seen.newest
-        if seen.texts is not None and texts.has_names_of(seen.texts):
-            _take_locations(seen, split(texts.locations))
+        locations = split(texts.locations)
+        if seen.texts is not None and texts.has_names_of(seen.texts) and len(locations) == texts.number:
+            _take_locations(seen, locations)
         else:
             rows = texts.rows()
             if rows is None:

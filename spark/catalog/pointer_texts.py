@@ -11,10 +11,11 @@ from typing import Final, NamedTuple
 
 Row = tuple[str, str, str]
 _SEPARATOR: Final = "\x1e"
+# ``:owner``: the property that marks namespaces of views (`view_spaces.OWNER`).
 _WHERE: Final = """catalog_name{all_rows} = :catalog AND metadata_location IS NOT NULL
 AND table_namespace NOT IN (
     SELECT namespace FROM iceberg_namespace_properties
-    WHERE catalog_name = :catalog AND property_key = 'slotlake.views-of'
+    WHERE catalog_name = :catalog AND property_key = :owner
 )"""
 ROWS: Final = f"""
 SELECT table_namespace, table_name, metadata_location FROM iceberg_tables

@@ -15,6 +15,7 @@ from slotlake.spark import lake_files
 from slotlake.spark.catalog.listing import Listing, listing_of_texts
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.catalog.pointer_texts import TEXTS_OF_SQLITE, PointerTexts
+from slotlake.spark.catalog.view_spaces import OWNER
 from slotlake.spark.lake import SQLITE_BUSY_SECONDS, LakeSettings
 
 _PREFIXES = ("sqlite:////", "sqlite+pysqlite:////")
@@ -44,7 +45,7 @@ def _texts_of_sqlite(lake: LakeSettings) -> PointerTexts | None:
         with closing(
             sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=SQLITE_BUSY_SECONDS)
         ) as connection:
-            row = connection.execute(TEXTS_OF_SQLITE, {"catalog": lake.catalog}).fetchone()
+            row = connection.execute(TEXTS_OF_SQLITE, {"catalog": lake.catalog, "owner": OWNER}).fetchone()
             return PointerTexts(*row)
     except sqlite3.Error:
         return None

@@ -43,6 +43,7 @@ from slotlake.spark.catalog.pointer_texts import (
     PointerTexts,
     Row,
 )
+from slotlake.spark.catalog.view_spaces import OWNER
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.limits import SILENT_SECONDS
 from slotlake.spark.names import COMMITS, LakeName
@@ -145,13 +146,16 @@ class SqlPointers(Catalog):
         is_sqlite = self._sql.engine.dialect.name == "sqlite"
         query = text(TEXTS_OF_SQLITE if is_sqlite else TEXTS_OF_POSTGRESQL)
         with self._transaction() as connection:
-            return PointerTexts(*connection.execute(query, {"catalog": self.lake.catalog}).one())
+            return PointerTexts(*connection.execute(query, self._asked()).one())
 
     def _rows(self) -> list[Row]:
         """A row per table, where names can only be told apart so."""
         with self._transaction() as connection:
-            rows: Iterator[Row] = map(tuple, connection.execute(text(ROWS), {"catalog": self.lake.catalog}))
+            rows: Iterator[Row] = map(tuple, connection.execute(text(ROWS), self._asked()))
             return list(rows)
+
+    def _asked(self) -> dict[str, str]:
+        return {"catalog": self.lake.catalog, "owner": OWNER}
 
     def pointer(self, name: LakeName) -> str | None:
         """One table's, without the others."""

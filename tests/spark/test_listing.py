@@ -158,6 +158,12 @@ def test_texts_rows_and_a_new_look_give_the_same_listing(lake: LakeSettings, see
         looks.append(own)
 
 
+def test_a_location_with_the_separator_is_read_in_rows(lake: LakeSettings) -> None:
+    assert listing_of_texts(lake, _texts({A: "1", B: "1"})) is not None
+    assert listing_of_texts(lake, _texts({A: "1", B: "2\x1e"})) is None
+    assert dict(_seen(lake, {A: "1", B: "2\x1e"}).pointers) == {A: "1", B: "2\x1e"}
+
+
 def test_names_that_texts_cannot_tell_apart_are_read_in_rows(lake: LakeSettings) -> None:
     names = ["a\x1eb", "plain", "\x1e"]
     with open_catalog(lake) as catalog:

@@ -235,6 +235,27 @@ def test_what_changed_while_it_was_read_is_not_remembered(
         assert remembered.read_count == count + 1
 
 
+def test_a_role_that_may_not_ask_for_the_checkpoint_reads_all_numbers(database: Database) -> None:
+    oids = _made(database)
+    revoke = "REVOKE EXECUTE ON FUNCTION pg_control_checkpoint() FROM PUBLIC"
+    database.execute(f"{revoke}; CREATE ROLE {database.name}_asks; GRANT USAGE ON SCHEMA public TO PUBLIC")
+    remembered, names = RememberedFingerprints(), RememberedNames()
+    try:
+        with connect(database.dsn) as connection:
+            connection.execute(f"SET ROLE {database.name}_asks".encode())
+            for column in ("first", "second"):
+                database.execute(f"ALTER TABLE one ADD {column} int")
+                for _ in range(2):
+                    found = remembered.fingerprints(connection, oids.values(), PUBLICATIONS)
+                    assert found == table_fingerprints(connection, oids.values(), PUBLICATIONS)
+                    assert column in found[oids["one"]].numbers
+                    assert names.names(connection, PUBLICATIONS) == published_names(connection, PUBLICATIONS)
+            assert names.read_count == 4
+            assert remembered.read_count == len(oids) + 1
+    finally:
+        database.execute(f"DROP ROLE {database.name}_asks")
+
+
 @pytest.mark.parametrize("version", [14, 18])
 def test_a_server_that_gives_a_lost_transactions_number_again_is_another(version: Version) -> None:
     conf = {"synchronous_commit": "off", "wal_writer_delay": "10s", "autovacuum": "off", "fsync": "off"}
