@@ -93,6 +93,10 @@ def test_a_warm_sync_calls_nothing_for_each_table(database: Database, tmp_path: 
             # What is done now and then, as polling while one waits, is not in all of them as often as that.
             always, of_few = (reduce(and_, counted[what, count]) for count in (_MANY, _FEW))
             more = always - of_few
+            # Nor does what follows the history's length say anything of the tables: what the server writes by
+            # itself now and then, between two syncs of one of them, makes theirs differ.
+            first, *_, last = counted[what, _FEW]
+            more = Counter({each: by for each, by in more.items() if last[each] <= first[each]})
             assert {each: by for each, by in more.items() if by >= 0.9 * (_MANY - _FEW)} == {}, what
             assert always.total() > 1000
 
