@@ -55,5 +55,7 @@ def left(kind: Kind, session: WatchedConnection) -> bool:
     plain = session.info.parameter_status("client_encoding") == "UTF8"
     if not plain or session.info.transaction_status != TransactionStatus.IDLE:
         return False
+    # A statement that the server keeps fails once after each change of what it reads.
+    session.prepare_threshold = None
     _idle.sessions[kind] = session
     return True

@@ -278,6 +278,8 @@ def _open(dsn: str, extra: dict[str, str], lock_seconds_max: float) -> WatchedCo
     with source_errors(dsn):
         connection = WatchedConnection.connect(conninfo, autocommit=True)
         connection.conninfo, connection.where = conninfo, redact(dsn)
+        if "replication" in extra:
+            connection.prepare_threshold = None  # such a session takes no prepared statement
         try:
             require_supported_version(connection.info.server_version, connection.where)
             take_settings(connection, connection.where, lock_seconds_max=lock_seconds_max)

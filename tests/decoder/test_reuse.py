@@ -65,3 +65,21 @@ def backend_by_question(database: Database) -> int:
         row = connection.execute("SELECT pg_backend_pid()").fetchone()
     assert row is not None
     return int(row[0])
+
+
+def test_a_session_goes_on_without_prepared_statements(database: Database) -> None:
+    """A replication session takes none, and others would fail once after a change of a table's columns."""
+    database.execute("CREATE TABLE t (a int)")
+    with sessions_go_on():
+        for _ in range(8):
+            assert identify(database.dsn).database == database.name
+            with source_session(database.dsn) as session:
+                assert session.execute("TABLE t").fetchall() == []
+        database.execute("ALTER TABLE t ADD b int")
+        with source_session(database.dsn) as session:
+            assert session.execute("TABLE t").fetchall() == []
+
+
+def test_a_replication_session_takes_the_same_question_many_times(database: Database) -> None:
+    with source_session(database.dsn, replication=True) as session:
+        assert {session.execute("SHOW wal_level").fetchone() for _ in range(8)} == {("logical",)}
