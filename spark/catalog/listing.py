@@ -12,6 +12,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress, count
+from operator import ne
 
 from slotlake.spark.catalog.pointer_texts import PointerTexts, Row, split
 from slotlake.spark.lake import LakeSettings
@@ -28,9 +30,11 @@ class Listing:
 
     Attributes:
         pointers: table → metadata location; nobody changes it.
+        names: its tables; the same object as in the listing before, if none came or went.
     """
 
     pointers: Mapping[LakeName, str]
+    names: frozenset[LakeName]
     _number: int
     _changes: dict[int, frozenset[LakeName]]
 
@@ -129,7 +133,7 @@ def _seen_of(lake: LakeSettings) -> _Seen:
     key = lake.uri, lake.catalog, lake.namespace
     if (seen := _seen.get(key)) is None:
         changes: dict[int, frozenset[LakeName]] = {}
-        seen = _seen[key] = _Seen(Listing({}, 0, changes), changes)
+        seen = _seen[key] = _Seen(Listing({}, frozenset(), 0, changes), changes)
     return seen
 
 
@@ -147,9 +151,8 @@ def _take(seen: _Seen, own: frozenset[Row]) -> None:
 def _take_locations(seen: _Seen, locations: Sequence[str]) -> None:
     """Note what the catalog says now of the tables that it had before, in the order that it had."""
     assert seen.texts is not None
-    seen_before = split(seen.texts.locations)
-    pairs = enumerate(zip(locations, seen_before, strict=True))
-    changed = [place for place, (now, before) in pairs if now != before]
+    are_other = map(ne, locations, split(seen.texts.locations))
+    changed = list(compress(count(), are_other))
     new = {name: locations[place] for place in changed if (name := seen.places[place]) is not None}
     if new:
         seen.own = None
@@ -157,16 +160,18 @@ def _take_locations(seen: _Seen, locations: Sequence[str]) -> None:
 
 
 def _note(seen: _Seen, gone: Iterable[LakeName], new: Mapping[LakeName, str]) -> None:
-    pointers = {**seen.newest.pointers}
+    pointers, names = {**seen.newest.pointers}, seen.newest.names
     changed = set(new)
     for name in gone:
         del pointers[name]
         changed.add(name)
     pointers.update(new)
+    if len(pointers) != len(names) or not changed <= names:
+        names = frozenset(pointers)
     number = seen.newest._number + 1  # noqa: SLF001 - made here only
     seen.changes[number] = frozenset(changed)
     seen.changes.pop(number - _CHANGES_MAX, None)
-    seen.newest = Listing(pointers, number, seen.changes)
+    seen.newest = Listing(pointers, names, number, seen.changes)
 
 
 def _own(lake: LakeSettings, rows: Iterable[Row]) -> frozenset[Row]:

@@ -14,7 +14,15 @@ from slotlake.spark import exchange, lake_files
 from slotlake.spark.catalog.base import Catalog, Move, PointerMovedError
 from slotlake.spark.lake import LakeSettings
 
-__all__ = ["Catalog", "Move", "PointerMovedError", "catalog_stays_open", "check_lake", "open_catalog"]
+__all__ = [
+    "Catalog",
+    "Move",
+    "PointerMovedError",
+    "already_open",
+    "catalog_stays_open",
+    "check_lake",
+    "open_catalog",
+]
 
 
 @contextmanager
@@ -73,11 +81,15 @@ def catalog_stays_open() -> Iterator[None]:
 def _stays_open(lake: LakeSettings) -> Catalog | None:
     if _open.catalogs is None or lake.is_rest or lake.is_metastore:
         return None
-    for catalog in _open.catalogs:
-        if catalog.lake == lake:
-            return catalog
+    if (open_one := already_open(lake)) is not None:
+        return open_one
     _open.catalogs.append(_catalog(lake))
     return _open.catalogs[-1]
+
+
+def already_open(lake: LakeSettings) -> Catalog | None:
+    """Return the catalog that this thread keeps open for a lake, if it has opened it yet."""
+    return next((each for each in _open.catalogs or () if each.lake == lake), None)
 
 
 def _catalog(lake: LakeSettings) -> Catalog:

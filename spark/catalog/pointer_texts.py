@@ -21,12 +21,26 @@ ROWS: Final = f"""
 SELECT table_namespace, table_name, metadata_location FROM iceberg_tables
 WHERE {_WHERE.format(all_rows="")}
 """
-# By the index of names, SQLite looks up each row of the table: twice the time of reading the table.
-TEXTS_OF_SQLITE: Final = f"""
-SELECT count(*), group_concat(table_namespace, char(30)), group_concat(table_name, char(30)),
-    group_concat(metadata_location, char(30))
-FROM iceberg_tables WHERE {_WHERE.format(all_rows=" || ''")}
+_TEXTS_OF_SQLITE: Final = f"""
+SELECT count(*), group_concat(table_namespace, '{_SEPARATOR}'), group_concat(table_name, '{_SEPARATOR}'),
+    group_concat(metadata_location, '{_SEPARATOR}')"""
+# Conditions on each row take as long as all the rest.  Mostly all rows fulfil them, which the indexes tell:
+# the least and the greatest name of a catalog are this one's, and no namespace is one of views.
+ALL_TEXTS_OF_SQLITE: Final = f"""
+WITH texts (number, namespaces, names, locations, located) AS (
+    {_TEXTS_OF_SQLITE}, count(metadata_location) FROM iceberg_tables
+)
+SELECT number, namespaces, names, locations FROM texts WHERE number = located
+    AND (SELECT min(catalog_name) FROM iceberg_tables) = :catalog
+    AND (SELECT max(catalog_name) FROM iceberg_tables) = :catalog
+    AND NOT EXISTS (
+        SELECT 1 FROM iceberg_namespace_properties
+        WHERE catalog_name = :catalog AND property_key = :owner
+    )
 """
+# By the index of names, SQLite looks up each row of the table: twice the time of reading the table.
+_WHERE_OF_SQLITE: Final = _WHERE.format(all_rows=" || ''")
+TEXTS_OF_SQLITE: Final = f"{_TEXTS_OF_SQLITE} FROM iceberg_tables WHERE {_WHERE_OF_SQLITE}"
 # PostgreSQL moves a row that is updated: without an order, every change would be one of all places.
 TEXTS_OF_POSTGRESQL: Final = f"""
 SELECT count(*), string_agg(table_namespace, chr(30)), string_agg(table_name, chr(30)),

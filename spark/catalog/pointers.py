@@ -13,8 +13,9 @@ from urllib.parse import quote
 
 from slotlake.spark import lake_files
 from slotlake.spark.catalog.listing import Listing, listing_of_texts
-from slotlake.spark.catalog.open import open_catalog
-from slotlake.spark.catalog.pointer_texts import TEXTS_OF_SQLITE, PointerTexts
+from slotlake.spark.catalog.open import already_open, open_catalog
+from slotlake.spark.catalog.pointer_texts import PointerTexts
+from slotlake.spark.catalog.sqlite_looks import texts_of_sqlite
 from slotlake.spark.catalog.view_spaces import OWNER
 from slotlake.spark.lake import SQLITE_BUSY_SECONDS, LakeSettings
 
@@ -28,6 +29,8 @@ def read_listing(lake: LakeSettings) -> Listing:
         LakeError: the catalog cannot be reached.
     """
     lake_files.serve(lake)
+    if (catalog := already_open(lake)) is not None:
+        return catalog.listing()
     texts = _texts_of_sqlite(lake)
     if texts is not None and (listing := listing_of_texts(lake, texts)) is not None:
         return listing
@@ -45,7 +48,9 @@ def _texts_of_sqlite(lake: LakeSettings) -> PointerTexts | None:
         with closing(
             sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=SQLITE_BUSY_SECONDS)
         ) as connection:
-            row = connection.execute(TEXTS_OF_SQLITE, {"catalog": lake.catalog, "owner": OWNER}).fetchone()
-            return PointerTexts(*row)
+            return texts_of_sqlite(
+                lambda query, asked: connection.execute(query, asked).fetchone(),
+                {"catalog": lake.catalog, "owner": OWNER},
+            )
     except sqlite3.Error:
         return None

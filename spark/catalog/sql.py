@@ -11,6 +11,7 @@ IMMEDIATE would); on PostgreSQL rows are locked in one order, so two publishers 
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
@@ -39,10 +40,10 @@ from slotlake.spark.catalog.listing import Listing, listing_of_rows, listing_of_
 from slotlake.spark.catalog.pointer_texts import (
     ROWS,
     TEXTS_OF_POSTGRESQL,
-    TEXTS_OF_SQLITE,
     PointerTexts,
     Row,
 )
+from slotlake.spark.catalog.sqlite_looks import SqliteLooks
 from slotlake.spark.catalog.view_spaces import OWNER
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.limits import SILENT_SECONDS
@@ -126,6 +127,7 @@ class SqlPointers(Catalog):
                 **FILE_IO,
             )
         self.iceberg = self._sql
+        self._looks = SqliteLooks()
 
     def close(self) -> None:
         """Give back all connections."""
@@ -143,10 +145,16 @@ class SqlPointers(Catalog):
         return listing_of_texts(self.lake, self._texts()) or listing_of_rows(self.lake, self._rows())
 
     def _texts(self) -> PointerTexts:
-        is_sqlite = self._sql.engine.dialect.name == "sqlite"
-        query = text(TEXTS_OF_SQLITE if is_sqlite else TEXTS_OF_POSTGRESQL)
         with self._transaction() as connection:
-            return PointerTexts(*connection.execute(query, self._asked()).one())
+            if connection.dialect.name == "postgresql":
+                return PointerTexts(*connection.execute(text(TEXTS_OF_POSTGRESQL), self._asked()).one())
+            driver = connection.connection.driver_connection
+            assert isinstance(driver, sqlite3.Connection)
+
+            def ask(query: str, parameters: Mapping[str, str]) -> Any:
+                return connection.exec_driver_sql(query, dict(parameters)).one_or_none()
+
+            return self._looks.texts(driver, ask, self._asked())
 
     def _rows(self) -> list[Row]:
         """A row per table, where names can only be told apart so."""
@@ -191,8 +199,8 @@ class SqlPointers(Catalog):
         return self.pointers().keys()
 
     def own_names(self) -> AbstractSet[LakeName]:
-        """The tables of the listing."""
-        return self.listing().pointers.keys()
+        """The tables of the listing; the same object as before, if none came or went."""
+        return self.listing().names
 
     def prepared(self, table: Loaded, metadata: Metadata, rename: LakeName | None = None) -> Move:
         """Write the next metadata file and return the move.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
 
@@ -26,6 +26,7 @@ class _Names:
     """The tables that have a snapshot, by their names as text."""
 
     names: tuple[LakeName, ...]
+    _within: list[AbstractSet[LakeName]] = field(default_factory=list)
 
     @cached_property
     def index(self) -> Mapping[LakeName, int]:
@@ -34,6 +35,14 @@ class _Names:
     @cached_property
     def texts(self) -> pa.StringArray:
         return pa.array([str(name) for name in self.names], pa.string())
+
+    def are_within(self, existing: AbstractSet[LakeName]) -> bool:
+        """Return whether all of them are in a set that nobody changes; of the same one, asked once."""
+        if not (self._within and self._within[0] is existing):
+            if not self.index.keys() <= existing:
+                return False
+            self._within[:] = [existing]
+        return True
 
 
 class Pins(Mapping[LakeName, int]):
@@ -54,10 +63,10 @@ class Pins(Mapping[LakeName, int]):
 
         Args:
             published: the snapshots that the point makes those of their tables.
-            existing: the tables that the catalog has; others leave.
+            existing: the tables that the catalog has, which nobody changes; others leave.
         """
         index = self._names.index
-        if published.keys() <= index.keys() and index.keys() <= existing:
+        if published.keys() <= index.keys() and self._names.are_within(existing):
             snapshots = self._snapshots.copy()
             for name, snapshot in published.items():
                 snapshots[index[name]] = snapshot
