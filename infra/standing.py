@@ -32,7 +32,14 @@ from slotlake.decoder.server.source import (
 )
 from slotlake.decoder.stream.bulk import BULK_MIN_BYTES
 from slotlake.decoder.stream.options import negotiate
-from slotlake.decoder.stream.preflight import PullRequest, identity_of, look_at_source, prepare
+from slotlake.decoder.stream.preflight import (
+    Planned,
+    PullRequest,
+    identity_of,
+    look_at_source,
+    no_matter,
+    prepare,
+)
 from slotlake.decoder.stream.pull import Progress, pull
 from slotlake.decoder.stream.puller import Puller
 
@@ -48,6 +55,7 @@ class PullSettings:
         batch_bytes_max: a batch ends after so many bytes; None: no limit.
         memory_bytes: memory for the rows of one batch.
         waiting_prepared: returns the prepared transactions whose outcome the lake waits for.
+        planned: called with a position before a batch is read, when everything up to it is committed.
     """
 
     source: SourceSettings
@@ -56,6 +64,7 @@ class PullSettings:
     batch_bytes_max: int | None
     memory_bytes: int
     waiting_prepared: Noted = tuple
+    planned: Planned = no_matter
 
     def pull(self, position: int, until: int | None, progress: Progress | None) -> Batch:
         """Write the batch that follows a position, over a connection of its own.
@@ -76,6 +85,7 @@ class PullSettings:
             pass_over=True,
             stream_by_need=True,
             noted=self.waiting_prepared,
+            planned=self.planned,
             progress=progress,
         )
 
@@ -146,6 +156,7 @@ class StandingStream:
         if isinstance(plan, Batch):
             return plan
         settings = self._settings
+        settings.planned(plan.covered)
         limited = replace(settings, batch_bytes_max=None) if whole else settings
         return self._write_batch(_StreamRequest(position, plan.until, progress), limited)
 

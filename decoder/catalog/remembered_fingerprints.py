@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import psycopg
 
+from slotlake.decoder.catalog.asked_ahead import AskedAhead
 from slotlake.decoder.catalog.digests import Digest, described_digest, listed_digest
 from slotlake.decoder.catalog.fingerprints import TableFingerprint, rows_of_tables, table_fingerprints
 from slotlake.decoder.catalog.publication_tables import published_names
@@ -34,6 +35,9 @@ SELECT oid, pg_catalog.sum(digest)::text FROM (
     FROM ({members}) AS member (leaf, entry, way)
 ) AS rows (oid, digest) GROUP BY oid
 """
+# Of fewer tables the question takes less than another session.
+AHEAD_MIN = 2000
+_Names: TypeAlias = frozenset[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -66,10 +70,28 @@ class RememberedFingerprints:
         self._publications: tuple[str, ...] = ()
         self._tables: dict[int, _Remembered] = {}
         self._whole: _Whole | None = None
+        self._ahead: AskedAhead | None = None
         self.read_count = 0
 
+    def ask_ahead(self, dsn: str, position: int) -> None:
+        """Ask for the digest of the tables that were asked for last, if they are many; do not wait for it.
+
+        Args:
+            dsn: the source's connection string.
+            position: LSN after all that was committed before now.
+        """
+        if self._ahead is not None and position <= self._ahead.position:
+            return  # nothing was committed since
+        self._ahead, whole = None, self._whole
+        if whole is not None and len(whole.descriptions) >= AHEAD_MIN:
+            self._ahead = AskedAhead(dsn, whole.asked, self._publications, position)
+
     def fingerprints(
-        self, connection: psycopg.Connection[Any], tables: Collection[int], publications: Sequence[str]
+        self,
+        connection: psycopg.Connection[Any],
+        tables: Collection[int],
+        publications: Sequence[str],
+        batch_end: int | None = None,
     ) -> Mapping[int, TableFingerprint]:
         """Return what the catalog says about those tables that exist, as `table_fingerprints` does.
 
@@ -80,11 +102,18 @@ class RememberedFingerprints:
             connection: to the source, in a transaction.
             tables: OIDs; what was remembered of others is forgotten.
             publications: names of the publications that count.
+            batch_end: LSN of what the answer must not be older than, if that is enough; None: it must show
+                the catalog as the connection does.
         """
         if self._publications != tuple(publications):
             self._publications, self._tables, self._whole = tuple(publications), {}, None
         asked = f"{{{','.join(map(str, tables))}}}"
-        digest = described_digest(connection, asked, publications)
+        ahead, self._ahead = self._ahead, None
+        digest = None
+        if ahead is not None and batch_end is not None:
+            digest = ahead.digest(connection, asked, publications, batch_end)
+        if digest is None or self._whole is None or self._whole.digest != digest:
+            digest = described_digest(connection, asked, publications)
         if self._is_whole(connection, asked, digest):
             assert self._whole is not None
             return self._whole.descriptions
@@ -149,12 +178,11 @@ class RememberedNames:
     """
 
     def __init__(self) -> None:
-        self._remembered: tuple[tuple[str, ...], Digest, frozenset[tuple[str, str]]] | None = None
+        self._remembered: tuple[tuple[str, ...], Digest, _Names] | None = None
+        self._others: tuple[_Names, Collection[tuple[str, str]], _Names] | None = None
         self.read_count = 0
 
-    def names(
-        self, connection: psycopg.Connection[Any], publications: Sequence[str]
-    ) -> frozenset[tuple[str, str]]:
+    def names(self, connection: psycopg.Connection[Any], publications: Sequence[str]) -> _Names:
         """Return schema and name of every table that these publications publish.
 
         As `published_names`; the same object as before if nothing has changed.
@@ -169,6 +197,24 @@ class RememberedNames:
         self._remembered = (tuple(publications), digest, names) if unchanged else None
         self.read_count += 1
         return names
+
+    def others(
+        self,
+        connection: psycopg.Connection[Any],
+        publications: Sequence[str],
+        known: Collection[tuple[str, str]],
+    ) -> _Names:
+        """Return those of `names` that are not among the known ones.
+
+        Args:
+            connection: to the source, in a transaction.
+            publications: names of the publications.
+            known: schema and name of tables; nobody changes it.
+        """
+        names = self.names(connection, publications)
+        if self._others is None or self._others[0] is not names or self._others[1] is not known:
+            self._others = names, known, names.difference(known)
+        return self._others[2]
 
 
 def _same_objects(one: Mapping[int, TableFingerprint], other: Mapping[int, TableFingerprint]) -> bool:

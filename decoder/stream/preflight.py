@@ -30,6 +30,8 @@ from slotlake.decoder.slots.slot import SlotState, check_slot
 from slotlake.decoder.stream.options import Options, negotiate
 
 Question: TypeAlias = Callable[[WatchedConnection, SlotState], None]
+# Called with the `covered` position of a plan.
+Planned: TypeAlias = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,15 @@ class PullPlan:
     state: SourceState
     identity: BatchIdentity
     until: int
+
+    @property
+    def covered(self) -> int:
+        """The highest LSN up to the batch's end before which all had been committed when it was planned."""
+        return min(self.until, self.state.settled)
+
+
+def no_matter(position: int) -> None:
+    """For a caller who does not want to know what is planned."""
 
 
 def prepare(

@@ -33,7 +33,7 @@ from slotlake.decoder.server.waiting import WatchedConnection
 from slotlake.decoder.slots.slot import SlotState
 from slotlake.decoder.stream.bulk import worth_bulk
 from slotlake.decoder.stream.options import Options, as_stored_options, negotiate
-from slotlake.decoder.stream.preflight import PullRequest, prepare
+from slotlake.decoder.stream.preflight import Planned, PullRequest, no_matter, prepare
 from slotlake.decoder.stream.puller import Progress, Puller, PullProgress
 
 __all__ = ["Progress", "PullProgress", "pull"]
@@ -54,6 +54,7 @@ def pull(  # noqa: PLR0913 - each a choice of the caller's, by name
     pass_over: bool = False,
     stream_by_need: bool = False,
     noted: Noted = tuple,
+    planned: Planned = no_matter,
     progress: Progress | None = None,
 ) -> Batch:
     """Write all transactions from ``start`` on into one batch of the change log.
@@ -69,6 +70,7 @@ def pull(  # noqa: PLR0913 - each a choice of the caller's, by name
         stream_by_need: let the server send transactions in progress only if none is open now. A transaction
             that is open now cannot end before ``until``: its changes would come for nothing, and again in the
             next batch (docs/adr/0007).
+        planned: called before anything is read.
         progress: called a few times a second.
 
     Returns:
@@ -90,6 +92,7 @@ def pull(  # noqa: PLR0913 - each a choice of the caller's, by name
     plan = prepare(request, ask=look_for_writers)
     if isinstance(plan, Batch):
         return plan
+    planned(plan.covered)
     options = plan.state.options or negotiate(source, plan.state.server.server_version)
     if writes_open:
         options = replace(options, streaming="off")

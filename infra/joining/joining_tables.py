@@ -74,7 +74,7 @@ def _new_tables(pipeline: OpenPipeline) -> list[SourceTable]:
     if pipeline.file.new_tables == "ignore":
         return []
     point = ReadPoint.latest(pipeline.lake)
-    new_tables = newly_published(pipeline, point.all_mirrors.by_source_name.keys() | point.aside.keys())
+    new_tables = newly_published(pipeline, point.all_mirrors.by_source_name, point.aside)
     require_columns(new_tables)
     require_layouts(pipeline.file, new_tables)
     return new_tables

@@ -149,7 +149,7 @@ def _examined(pipeline: OpenPipeline, batch: Batch, snapshot: ExportedSnapshot |
         batch,
         followed,
         relations,
-        followed_fingerprints(pipeline, followed.names.keys(), snapshot_name),
+        followed_fingerprints(pipeline, followed.names.keys(), snapshot_name, batch.end_lsn),
         point,
         snapshot_name,
         at_end=snapshot is not None and snapshot.lsn == batch.end_lsn,

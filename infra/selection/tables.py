@@ -143,15 +143,22 @@ def _fields(table: SourceTable) -> dict[str, Any]:
     return {field.name: getattr(table, field.name) for field in fields(table)}
 
 
-def newly_published(pipeline: OpenPipeline, names: Collection[tuple[str, str]]) -> list[SourceTable]:
+def newly_published(
+    pipeline: OpenPipeline, names: Collection[tuple[str, str]], aside: Collection[tuple[str, str]]
+) -> list[SourceTable]:
     """Return published tables, as far as the lake takes them, that are not among these (schema, table).
 
     Of the others only the names are read, if any has changed: in most pulls nothing is new.
+
+    Args:
+        pipeline: the pipeline, with its source and publications.
+        names: the tables that the lake has; nobody changes it.
+        aside: the tables that are set aside.
     """
     source, remembered = pipeline.source, _PUBLISHED.setdefault(pipeline, RememberedNames())
     with source_session(source.dsn, "reading the publications") as connection:
         check_publications(connection, source.publications)
-        new_names = remembered.names(connection, source.publications).difference(names)
+        new_names = remembered.others(connection, source.publications, names).difference(aside)
         if not new_names:
             return []
         joining = source_tables(connection, source.publications, new_names)

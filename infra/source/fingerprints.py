@@ -176,8 +176,19 @@ def fingerprints_at(
         return table_fingerprints(connection, tables, pipeline.source.publications)
 
 
+def ask_ahead(pipeline: OpenPipeline, position: int) -> None:
+    """Begin to ask what `followed_fingerprints` will, while a batch is on its way.
+
+    Args:
+        pipeline: the pipeline, with its source and publications.
+        position: LSN after all that was committed before now.
+    """
+    if (remembered := _REMEMBERED.get(pipeline)) is not None:
+        remembered.ask_ahead(pipeline.source.dsn, position)
+
+
 def followed_fingerprints(
-    pipeline: OpenPipeline, tables: Collection[int], snapshot: str | None
+    pipeline: OpenPipeline, tables: Collection[int], snapshot: str | None, batch_end: int
 ) -> Mapping[int, TableFingerprint]:
     """Read what the source's catalog says of all tables that the lake follows.
 
@@ -187,7 +198,9 @@ def followed_fingerprints(
     Args:
         pipeline: the pipeline, with its source and publications.
         tables: OIDs of tables.
-        snapshot: name of an exported snapshot of the source; None for the catalog of now.
+        snapshot: name of an exported snapshot of the source; None for a catalog that is not older than
+            the batch.
+        batch_end: LSN at which the batch ends.
 
     Returns:
         OID → description; a table that is not there is left out.
@@ -196,7 +209,10 @@ def followed_fingerprints(
         return {}
     remembered = _REMEMBERED.setdefault(pipeline, RememberedFingerprints())
     with catalog_at(pipeline, snapshot) as connection:
-        return remembered.fingerprints(connection, tables, pipeline.source.publications)
+        publications = pipeline.source.publications
+        return remembered.fingerprints(
+            connection, tables, publications, batch_end if snapshot is None else None
+        )
 
 
 def partitions_below(

@@ -27,6 +27,7 @@ from slotlake.infra.selection.derived_gone import gone_warnings
 from slotlake.infra.selection.pending import noted_pending
 from slotlake.infra.selection.readers import reader_warnings
 from slotlake.infra.selection.tables import refuse_changed
+from slotlake.infra.source.fingerprints import ask_ahead
 from slotlake.infra.source.wal_notes import note_source_position
 from slotlake.infra.sync.compaction import SECONDS_MAX, compact, lake_names
 from slotlake.infra.sync.modes import begin_modes
@@ -89,6 +90,7 @@ def catch_up(
     asked_at = time.time()
     target = source_position(pipeline.source)
     note_source_position(pipeline, target, asked_at)
+    ask_ahead(pipeline, target)
     totals = Totals()
     pulls = [_pull_and_bring_in(pipeline, totals, progress)]
     while pulls[-1].batch is not None and pipeline.position() < target:
