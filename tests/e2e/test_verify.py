@@ -15,6 +15,8 @@ from slotlake import Pipeline
 from slotlake.decoder.errors import PipelineFileError
 from slotlake.decoder.lsn import parse_lsn
 from slotlake.expectations.lake_side import LakeTable
+from slotlake.expectations.results import REWRITTEN
+from slotlake.expectations.scopes import key_rows
 from slotlake.infra.care.verification import summary
 from slotlake.infra.cli.main import main
 from slotlake.infra.journal.journal import Journal
@@ -110,6 +112,31 @@ def test_changed_rows_are_compared_by_key(opened: tuple[Database, Any]) -> None:
     assert table.compared.startswith("6 keys changed since ")
     assert set(report.tables) == {"public.t"}
     assert pipeline.verify("changed").tables == {}
+
+
+@pytest.mark.parametrize("rewriting", ["TRUNCATE t", "ALTER TABLE t ALTER n TYPE numeric(12,3)"])
+def test_changed_rows_of_a_table_that_is_rewritten_meanwhile(
+    opened: tuple[Database, Any], rewriting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A snapshot from before does not see its rows any more: they are no differences of the lake."""
+    database, pipeline = opened
+    assert pipeline.verify().equal
+    database.execute("UPDATE t SET v = 'new' WHERE id IN (3, 4); INSERT INTO other VALUES (2)")
+    plain = key_rows._Source.pairs
+
+    def rewritten_before(source: Any, chosen: key_rows.KeyRows) -> Any:
+        if chosen.table.name == "public.t":
+            database.execute(rewriting)
+        return plain(source, chosen)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(key_rows._Source, "pairs", rewritten_before)
+        report = pipeline.verify("changed")
+    assert report.tables["public.t"].totals == {REWRITTEN: 1}
+    assert report.tables["public.other"].equal
+    for scope in ("changed", "full"):  # the next one meets the table as it is
+        report = pipeline.verify(scope)
+        assert report.equal, report.as_dict()
 
 
 def test_a_changed_row_that_differs_is_reported_until_it_is_repaired(opened: tuple[Database, Any]) -> None:
