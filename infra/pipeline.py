@@ -122,13 +122,11 @@ class Pipeline(OpenPipeline):
 
     def sync(self, *, progress: Progressing = silent, wait_seconds: float = 0.0) -> SyncReport:
         """One micro-batch: catch up with the source's position now, apply, publish, confirm."""
-        from slotlake.decoder.server.reuse import sessions_go_on
         from slotlake.infra.sync.catch_up import catch_up
         from slotlake.spark.catalog.looks import sparing
         from slotlake.spark.catalog.open import catalog_stays_open
 
-        exclusively = self.exclusively(wait_seconds, step="sync")
-        with exclusively, sparing(), catalog_stays_open(), sessions_go_on():
+        with self.exclusively(wait_seconds, step="sync"), sparing(), catalog_stays_open():
             return catch_up(self, progress)
 
     def run(

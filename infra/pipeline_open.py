@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -120,7 +120,6 @@ class OpenPipeline:
             SourceError: the source cannot be reached.
         """
         from slotlake.decoder.catalog.ddl_trigger import is_installed
-        from slotlake.infra.source.fingerprints import ask_ahead
         from slotlake.infra.standing import PullSettings
 
         source, file = self.source, self.file
@@ -132,7 +131,6 @@ class OpenPipeline:
             batch_bytes_max=file.changelog.batch_bytes_max,
             memory_bytes=file.source.memory_mb << 20,
             waiting_prepared=self._waiting_prepared,
-            planned=partial(ask_ahead, self),
         )
 
     def _waiting_prepared(self) -> set[tuple[str, int]]:

@@ -156,7 +156,6 @@ class StandingStream:
         if isinstance(plan, Batch):
             return plan
         settings = self._settings
-        settings.planned(plan.covered)
         limited = replace(settings, batch_bytes_max=None) if whole else settings
         return self._write_batch(_StreamRequest(position, plan.until, progress), limited)
 

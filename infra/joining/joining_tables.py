@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
-from slotlake.decoder.catalog.publications import SourceTable
+from slotlake.decoder.catalog.publications import SourceTable, check_publications, source_tables
+from slotlake.decoder.catalog.remembered_fingerprints import RememberedNames
+from slotlake.decoder.server.source import source_session
 from slotlake.infra.copy.joining_record import JOINING_FOLDER
 from slotlake.infra.copy.tables import copy_all
 from slotlake.infra.joining import over_syncs
@@ -19,12 +22,14 @@ from slotlake.infra.joining.settling import PLACE, note_publications
 from slotlake.infra.schema.large_tables import resumable_by_size
 from slotlake.infra.selection.aside import require_columns
 from slotlake.infra.selection.layouts import require_layouts
-from slotlake.infra.selection.tables import newly_published
+from slotlake.infra.selection.tables import lake_selections, selected
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.spark.names import LakeName
+
+_PUBLISHED: WeakKeyDictionary[OpenPipeline, RememberedNames] = WeakKeyDictionary()
 
 
 def add_new_tables(pipeline: OpenPipeline, progress: Progressing) -> list[str]:
@@ -74,7 +79,29 @@ def _new_tables(pipeline: OpenPipeline) -> list[SourceTable]:
     if pipeline.file.new_tables == "ignore":
         return []
     point = ReadPoint.latest(pipeline.lake)
-    new_tables = newly_published(pipeline, point.all_mirrors.by_source_name, point.aside)
+    new_tables = _newly_published(pipeline, point.all_mirrors.by_source_name, point.aside)
     require_columns(new_tables)
     require_layouts(pipeline.file, new_tables)
     return new_tables
+
+
+def _newly_published(
+    pipeline: OpenPipeline, names: Collection[tuple[str, str]], aside: Collection[tuple[str, str]]
+) -> list[SourceTable]:
+    """Return published tables, as far as the lake takes them, that are not among these (schema, table).
+
+    Of the others only the names are read, if any has changed: in most pulls nothing is new.
+
+    Args:
+        pipeline: the pipeline, with its source and publications.
+        names: the tables that the lake has; nobody changes it.
+        aside: the tables that are set aside.
+    """
+    source, remembered = pipeline.source, _PUBLISHED.setdefault(pipeline, RememberedNames())
+    with source_session(source.dsn, "reading the publications") as connection:
+        check_publications(connection, source.publications)
+        new_names = remembered.others(connection, source.publications, names).difference(aside)
+        if not new_names:
+            return []
+        joining = source_tables(connection, source.publications, new_names)
+        return selected(pipeline.file, connection, joining, lake_selections(pipeline))

@@ -9,7 +9,7 @@ until the table is copied again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -18,11 +18,9 @@ import psycopg
 
 from slotlake.decoder.catalog.publications import (
     SourceTable,
-    check_publications,
     published_names,
     source_tables,
 )
-from slotlake.decoder.catalog.remembered_fingerprints import RememberedNames
 from slotlake.decoder.catalog.row_filters import FilterColumn, analysed, filter_columns, partition_identities
 from slotlake.decoder.errors import PipelineFileError
 from slotlake.decoder.server.source import source_session
@@ -41,7 +39,6 @@ if TYPE_CHECKING:
 
 # Pipelines of which neither the file nor the lake chose anything: no need to read all tables' metadata again.
 _CHOOSING_NOTHING: WeakSet[OpenPipeline] = WeakSet()
-_PUBLISHED: WeakKeyDictionary[OpenPipeline, RememberedNames] = WeakKeyDictionary()
 # What the lake's tables take, as it was read last: what the same words mean of the same columns.
 _LAKE_SELECTIONS: WeakKeyDictionary[OpenPipeline, Mapping[tuple[str, str], Selection]] = WeakKeyDictionary()
 _NO_SELECTIONS: Mapping[tuple[str, str], Selection] = {}
@@ -141,28 +138,6 @@ def _marked(table: SourceTable) -> SourceTable:
 
 def _fields(table: SourceTable) -> dict[str, Any]:
     return {field.name: getattr(table, field.name) for field in fields(table)}
-
-
-def newly_published(
-    pipeline: OpenPipeline, names: Collection[tuple[str, str]], aside: Collection[tuple[str, str]]
-) -> list[SourceTable]:
-    """Return published tables, as far as the lake takes them, that are not among these (schema, table).
-
-    Of the others only the names are read, if any has changed: in most pulls nothing is new.
-
-    Args:
-        pipeline: the pipeline, with its source and publications.
-        names: the tables that the lake has; nobody changes it.
-        aside: the tables that are set aside.
-    """
-    source, remembered = pipeline.source, _PUBLISHED.setdefault(pipeline, RememberedNames())
-    with source_session(source.dsn, "reading the publications") as connection:
-        check_publications(connection, source.publications)
-        new_names = remembered.others(connection, source.publications, names).difference(aside)
-        if not new_names:
-            return []
-        joining = source_tables(connection, source.publications, new_names)
-        return selected(pipeline.file, connection, joining, lake_selections(pipeline))
 
 
 def require_published(file: PipelineFile, tables: Iterable[SourceTable]) -> None:

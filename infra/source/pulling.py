@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from slotlake.decoder.changelog.batches import Batch
 from slotlake.decoder.plugins.changelog import pull_rows
 from slotlake.decoder.stream.pull import PullProgress
 from slotlake.infra.source import standing_puller
+from slotlake.infra.source.fingerprints import ask_ahead
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
@@ -46,6 +48,7 @@ def pull_batch(
         return _pull_by_stream(pipeline.stream, position, until, note_received)
     if whole:
         pipeline.stream.end()
+    settings = replace(settings, planned=partial(ask_ahead, pipeline))
     return settings.pull(position, until, note_received)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.position import source_position
+from slotlake.decoder.server.reuse import sessions_go_on
 from slotlake.infra.advance.advance import next_batch, pull_report, require_fit
 from slotlake.infra.advance.steps import Totals, apply_and_publish
 from slotlake.infra.joining.joining_tables import add_new_tables, progress_by_table
@@ -73,6 +74,7 @@ def _pull_next(pipeline: OpenPipeline, aside: Collection[Name], progress: Progre
     return replace(report, added_tables=added, joining=joining, resumed=resumed)
 
 
+@sessions_go_on()
 def catch_up(
     pipeline: OpenPipeline, progress: Progressing, compact_seconds: float = SECONDS_MAX
 ) -> SyncReport:
