@@ -1,7 +1,7 @@
 """The digest of all tables, asked for while a batch is on its way: of 10,000 it takes the server 45 ms.
 
-A batch is compared with a catalog that is not older than its end.  So the question is asked once it is known
-where the batch ends, at a position after all that was committed before.
+A batch is compared with a catalog that is not older than its end.  So the question has a position: all that
+is committed up to it was committed before the question.  For a batch that ends after it, it is asked again.
 
 Invariant: the catalog that is shown has every transaction that was committed up to that position.  A commit
 is in the WAL some time before others see it: a moment, or as long as a standby that it waits for.  Till then
