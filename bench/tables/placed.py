@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 from pyiceberg.catalog.sql import IcebergTables
-from sqlalchemy import insert
+from sqlalchemy import insert, text
 from sqlalchemy.engine import create_engine
 
 from slotlake.bench.figures import Figure, in_turns
@@ -145,6 +145,7 @@ def _insert(pipeline: Pipeline, placed: Mapping[LakeName, str]) -> None:
     engine = create_engine(pipeline.lake.sqlalchemy_uri)
     with engine.begin() as connection:
         connection.execute(insert(IcebergTables), rows)
+        connection.execute(text("ANALYZE"))  # as autovacuum would, which is off here
     engine.dispose()
 
 

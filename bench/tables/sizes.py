@@ -36,6 +36,7 @@ from slotlake.bench.workload import (
     tables_asked,
 )
 from slotlake.decoder.errors import SlotlakeError
+from slotlake.decoder.server.position import settled_position
 from slotlake.decoder.server.source import connect
 from slotlake.infra.local.postgres import EmbeddedPostgres
 from slotlake.infra.pipeline import Pipeline
@@ -142,6 +143,8 @@ def _initialised(
                     added = ", ".join(others[start : start + 1000])
                     connection.execute(f"ALTER PUBLICATION {PUBLICATION}{suffix} ADD TABLE {added}".encode())
             place_tables(pipeline, names[-1], set(others))
+        with connect(server.dsn(DATABASE)) as connection:
+            connection.execute("ANALYZE")  # as autovacuum would, which is off here
         yield measured
 
 
@@ -187,7 +190,8 @@ def _in_turns(
     for run in range(warm_ups + runs_asked(_RUNS)):
         progress("many_tables: rounds", run + 1)
         connection.execute(change.encode())
-        turns = measured if run % 2 else measured[::-1]  # the first after a change waits for the server, too
+        settled_position(connection)  # else the first after a change waits for the server's disk
+        turns = measured if run % 2 else measured[::-1]
         for each in turns:
             report = each.take(_TEN, each.pipeline.sync)
             if len(report.tables) != TOUCHED:

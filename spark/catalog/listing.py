@@ -58,6 +58,7 @@ class _Seen:
         rows: as the catalog gave them, if it gave rows.
         own: the rows of the lake's own tables, if they are known as such.
         texts: as the catalog gave them, if it gave texts.
+        locations: the pointers that are in these texts.
         places: the table at each place of the texts; None: another lake's.
     """
 
@@ -66,6 +67,7 @@ class _Seen:
     rows: list[Row] | None = None
     own: frozenset[Row] | None = None
     texts: PointerTexts | None = None
+    locations: Sequence[str] = ()
     places: list[LakeName | None] = field(default_factory=list)
 
 
@@ -98,7 +100,7 @@ def listing_of_texts(lake: LakeSettings, texts: PointerTexts) -> Listing | None:
             pointers = seen.newest.pointers
             names = (LakeName(namespace, table) for namespace, table, _ in rows)
             seen.places = [name if name in pointers else None for name in names]
-        seen.texts, seen.rows = texts, None
+        seen.texts, seen.locations, seen.rows = texts, locations, None
         return seen.newest
 
 
@@ -113,7 +115,7 @@ def listing_of_rows(lake: LakeSettings, rows: list[Row]) -> Listing:
         seen = _seen_of(lake)
         if rows != seen.rows:
             _take(seen, _own(lake, rows))
-            seen.texts, seen.rows = None, rows
+            seen.texts, seen.locations, seen.rows = None, (), rows
         return seen.newest
 
 
@@ -150,8 +152,7 @@ def _take(seen: _Seen, own: frozenset[Row]) -> None:
 
 def _take_locations(seen: _Seen, locations: Sequence[str]) -> None:
     """Note what the catalog says now of the tables that it had before, in the order that it had."""
-    assert seen.texts is not None
-    are_other = map(ne, locations, split(seen.texts.locations))
+    are_other = map(ne, locations, seen.locations)
     changed = list(compress(count(), are_other))
     new = {name: locations[place] for place in changed if (name := seen.places[place]) is not None}
     if new:

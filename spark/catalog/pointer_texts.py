@@ -2,7 +2,7 @@
 
 A sync looks at all pointers some six times.  Of 10,000 tables, rows cost 7 ms to fetch, an object each to
 keep, and the time of Python's collector, which looks at these again and again; these texts cost 3 ms, and are
-equal to those of the look before, or differ in a few places.
+equal to those of the look before, or differ in a few places.  For PostgreSQL's, see postgresql_looks.py.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 Row = tuple[str, str, str]
-_SEPARATOR: Final = "\x1e"
+SEPARATOR: Final = "\x1e"
 # ``:owner``: the property that marks namespaces of views (`view_spaces.OWNER`).
-_WHERE: Final = """catalog_name{all_rows} = :catalog AND metadata_location IS NOT NULL
+WHERE: Final = """catalog_name{all_rows} = :catalog AND metadata_location IS NOT NULL
 AND table_namespace NOT IN (
     SELECT namespace FROM iceberg_namespace_properties
     WHERE catalog_name = :catalog AND property_key = :owner
 )"""
 ROWS: Final = f"""
 SELECT table_namespace, table_name, metadata_location FROM iceberg_tables
-WHERE {_WHERE.format(all_rows="")}
+WHERE {WHERE.format(all_rows="")}
 """
 _TEXTS_OF_SQLITE: Final = f"""
-SELECT count(*), group_concat(table_namespace, '{_SEPARATOR}'), group_concat(table_name, '{_SEPARATOR}'),
-    group_concat(metadata_location, '{_SEPARATOR}')"""
+SELECT count(*), group_concat(table_namespace, '{SEPARATOR}'), group_concat(table_name, '{SEPARATOR}'),
+    group_concat(metadata_location, '{SEPARATOR}')"""
 # Conditions on each row take as long as all the rest.  Mostly all rows fulfil them, which the indexes tell:
 # the least and the greatest name of a catalog are this one's, and no namespace is one of views.
 ALL_TEXTS_OF_SQLITE: Final = f"""
@@ -39,18 +39,8 @@ SELECT number, namespaces, names, locations FROM texts WHERE number = located
     )
 """
 # By the index of names, SQLite looks up each row of the table: twice the time of reading the table.
-_WHERE_OF_SQLITE: Final = _WHERE.format(all_rows=" || ''")
+_WHERE_OF_SQLITE: Final = WHERE.format(all_rows=" || ''")
 TEXTS_OF_SQLITE: Final = f"{_TEXTS_OF_SQLITE} FROM iceberg_tables WHERE {_WHERE_OF_SQLITE}"
-# PostgreSQL moves a row that is updated: without an order, every change would be one of all places.
-TEXTS_OF_POSTGRESQL: Final = f"""
-SELECT count(*), string_agg(table_namespace, chr(30)), string_agg(table_name, chr(30)),
-    string_agg(metadata_location, chr(30))
-FROM (
-    SELECT table_namespace, table_name, metadata_location FROM iceberg_tables
-    WHERE {_WHERE.format(all_rows="")}
-    ORDER BY catalog_name, table_namespace, table_name
-) AS pointers
-"""
 
 
 class PointerTexts(NamedTuple):
@@ -77,4 +67,4 @@ class PointerTexts(NamedTuple):
 
 def split(text: str | None) -> list[str]:
     """Return the values of one text of :class:`PointerTexts`."""
-    return [] if text is None else text.split(_SEPARATOR)
+    return [] if text is None else text.split(SEPARATOR)

@@ -11,7 +11,6 @@ IMMEDIATE would); on PostgreSQL rows are locked in one order, so two publishers 
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
@@ -39,12 +38,11 @@ from slotlake.spark.catalog.fence import require_lock
 from slotlake.spark.catalog.listing import Listing, listing_of_rows, listing_of_texts
 from slotlake.spark.catalog.pointer_texts import (
     ROWS,
-    TEXTS_OF_POSTGRESQL,
     PointerTexts,
     Row,
 )
-from slotlake.spark.catalog.sqlite_looks import SqliteLooks
-from slotlake.spark.catalog.view_spaces import OWNER
+from slotlake.spark.catalog.postgresql_looks import looks_at
+from slotlake.spark.catalog.sqlite_looks import asked_of, texts_of_file, texts_of_sqlite
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.limits import SILENT_SECONDS
 from slotlake.spark.names import COMMITS, LakeName
@@ -127,7 +125,6 @@ class SqlPointers(Catalog):
                 **FILE_IO,
             )
         self.iceberg = self._sql
-        self._looks = SqliteLooks()
 
     def close(self) -> None:
         """Give back all connections."""
@@ -145,25 +142,25 @@ class SqlPointers(Catalog):
         return listing_of_texts(self.lake, self._texts()) or listing_of_rows(self.lake, self._rows())
 
     def _texts(self) -> PointerTexts:
+        if (texts := texts_of_file(self.lake)) is not None:
+            return texts
         with self._transaction() as connection:
-            if connection.dialect.name == "postgresql":
-                return PointerTexts(*connection.execute(text(TEXTS_OF_POSTGRESQL), self._asked()).one())
-            driver = connection.connection.driver_connection
-            assert isinstance(driver, sqlite3.Connection)
 
             def ask(query: str, parameters: Mapping[str, str]) -> Any:
                 return connection.exec_driver_sql(query, dict(parameters)).one_or_none()
 
-            return self._looks.texts(driver, ask, self._asked())
+            def ask_all(query: str, parameters: Mapping[str, str]) -> Sequence[Any]:
+                return connection.execute(text(query), parameters).all()
+
+            if connection.dialect.name == "postgresql":
+                return looks_at(self.lake.uri, self.lake.catalog).texts(ask_all, asked_of(self.lake))
+            return texts_of_sqlite(ask, asked_of(self.lake))
 
     def _rows(self) -> list[Row]:
         """A row per table, where names can only be told apart so."""
         with self._transaction() as connection:
-            rows: Iterator[Row] = map(tuple, connection.execute(text(ROWS), self._asked()))
+            rows: Iterator[Row] = map(tuple, connection.execute(text(ROWS), asked_of(self.lake)))
             return list(rows)
-
-    def _asked(self) -> dict[str, str]:
-        return {"catalog": self.lake.catalog, "owner": OWNER}
 
     def pointer(self, name: LakeName) -> str | None:
         """One table's, without the others."""

@@ -1,55 +1,135 @@
 """A look at a SQLite catalog that takes no time while nobody has changed it.
 
 To read all pointers of 10,000 tables takes SQLite 8 ms, and a sync looks six times.  SQLite itself tells
-whether somebody else has committed since (``PRAGMA data_version``), and how many rows this connection has
-changed.
+whether somebody has committed since (``PRAGMA data_version``).  So this process keeps a connection to the file
+that only looks; it needs neither SQLAlchemy nor pyiceberg, which take half a second to import.
 
-Invariant: what is remembered was read between two answers that say the same; so it is what is there now, as
-long as the next answer says so too.  Both are asked of the connection that read, of no other.
+Invariant: what is remembered was read between two answers that say the same, asked of the connection that read;
+so it is what is there now, as long as the next answer says so too.  A file that has been put in the place of
+another is another file.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+from urllib.parse import quote
 
 from slotlake.spark.catalog.pointer_texts import ALL_TEXTS_OF_SQLITE, TEXTS_OF_SQLITE, PointerTexts
+from slotlake.spark.catalog.view_spaces import OWNER
+from slotlake.spark.lake import SQLITE_BUSY_SECONDS, LakeSettings
 
 # Answers a query with its first row; None: there is none.
 Asking: TypeAlias = Callable[[str, Mapping[str, str]], Any]
-_Version = tuple[int, int]
+_PREFIXES: Final = ("sqlite:////", "sqlite+pysqlite:////")
+_KEPT_MAX: Final = 8  # connections of one process
 
 
-@dataclass(frozen=True)
-class _Look:
+@dataclass
+class _Looking:
+    """A connection to one file, and the last look over it.
+
+    Attributes:
+        file: what tells the file from another one of its name.
+        version: SQLite's number at that look.
+    """
+
     connection: sqlite3.Connection
-    version: _Version
-    texts: PointerTexts
+    file: tuple[int, int]
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    version: int | None = None
+    texts: PointerTexts | None = None
+
+    def look(self, asked: Mapping[str, str]) -> PointerTexts:
+        with self.lock:
+            version = self._version()
+            if self.texts is not None and self.version == version:
+                return self.texts
+            texts = texts_of_sqlite(self._ask, asked)
+            if self._version() == version:
+                self.version, self.texts = version, texts
+            return texts
+
+    def close(self) -> None:
+        with self.lock:
+            self.connection.close()
+
+    def _ask(self, query: str, parameters: Mapping[str, str]) -> Any:
+        return self.connection.execute(query, parameters).fetchone()
+
+    def _version(self) -> int:
+        (number,) = self._ask("PRAGMA data_version", {})
+        return int(number)
 
 
-class SqliteLooks:
-    """The last look at one catalog."""
+_Key: TypeAlias = tuple[Path, str]
+
+
+class _Kept:
+    """The connections of this process; those that it has been forked with are never used, nor closed."""
 
     def __init__(self) -> None:
-        self._last: _Look | None = None
+        self._lock = threading.Lock()
+        self._looking: dict[_Key, _Looking] = {}
+        self._not_ours: list[dict[_Key, _Looking]] = []
+        os.register_at_fork(after_in_child=self._leave)
 
-    def texts(self, connection: sqlite3.Connection, ask: Asking, asked: Mapping[str, str]) -> PointerTexts:
-        """Return the pointers of all tables, read again if anything in the file has changed.
+    def looking(self, path: Path, catalog: str) -> _Looking:
+        """The connection to a file.
 
-        Args:
-            connection: to the catalog's file, within no transaction.
-            ask: asks over this connection.
-            asked: as for `texts_of_sqlite`, the same each time.
+        Raises:
+            OSError: there is no such file.
+            sqlite3.Error: it cannot be opened.
         """
-        last, version = self._last, _version(connection, ask)
-        if last is not None and last.connection is connection and last.version == version:
-            return last.texts
-        texts = texts_of_sqlite(ask, asked)
-        if _version(connection, ask) == version:
-            self._last = _Look(connection, version, texts)
-        return texts
+        status = path.stat()
+        file, key = (status.st_dev, status.st_ino), (path, catalog)
+        with self._lock:
+            kept = self._looking.pop(key, None)
+            if kept is not None and kept.file != file:
+                kept.close()
+                kept = None
+            self._looking[key] = kept = kept or _Looking(_connect(path), file)
+            if len(self._looking) > _KEPT_MAX:
+                self._looking.pop(next(iter(self._looking))).close()
+            return kept
+
+    def forget(self, path: Path, catalog: str) -> None:
+        """Close the connection to a file, if there is one."""
+        with self._lock:
+            if (kept := self._looking.pop((path, catalog), None)) is not None:
+                kept.close()
+
+    def _leave(self) -> None:
+        self._not_ours.append(self._looking)
+        self._looking, self._lock = {}, threading.Lock()
+
+
+_kept = _Kept()
+
+
+def texts_of_file(lake: LakeSettings) -> PointerTexts | None:
+    """Return the pointers of all tables, read again if anything in the file has changed.
+
+    Args:
+        lake: the lake.
+
+    Returns:
+        The pointers; None if the catalog is not a plain SQLite file that can be read.
+    """
+    prefix = next((each for each in _PREFIXES if lake.uri.startswith(each)), None)
+    if prefix is None or "?" in lake.uri:
+        return None
+    path = Path("/") / lake.uri.removeprefix(prefix)
+    try:
+        return _kept.looking(path, lake.catalog).look(asked_of(lake))
+    except (sqlite3.Error, OSError):
+        _kept.forget(path, lake.catalog)
+        return None
 
 
 def texts_of_sqlite(ask: Asking, asked: Mapping[str, str]) -> PointerTexts:
@@ -57,7 +137,7 @@ def texts_of_sqlite(ask: Asking, asked: Mapping[str, str]) -> PointerTexts:
 
     Args:
         ask: asks over a connection to the catalog's file.
-        asked: ``catalog``: its name, and ``owner``: the property that marks namespaces of views.
+        asked: as `asked_of` gives it.
     """
     row = ask(ALL_TEXTS_OF_SQLITE, asked)
     if row is None:  # something else is in the file, too
@@ -65,6 +145,12 @@ def texts_of_sqlite(ask: Asking, asked: Mapping[str, str]) -> PointerTexts:
     return PointerTexts(*row)
 
 
-def _version(connection: sqlite3.Connection, ask: Asking) -> _Version:
-    (committed_by_others,) = ask("PRAGMA data_version", {})
-    return committed_by_others, connection.total_changes
+def asked_of(lake: LakeSettings) -> dict[str, str]:
+    """Return what these queries ask for: the catalog's name, and the property that marks namespaces of views."""
+    return {"catalog": lake.catalog, "owner": OWNER}
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(
+        f"file:{quote(str(path))}?mode=ro", uri=True, timeout=SQLITE_BUSY_SECONDS, check_same_thread=False
+    )
