@@ -18,7 +18,6 @@ __all__ = [
     "Catalog",
     "Move",
     "PointerMovedError",
-    "already_open",
     "catalog_stays_open",
     "check_lake",
     "open_catalog",
@@ -51,45 +50,55 @@ def open_catalog(lake: LakeSettings) -> Iterator[Catalog]:
         catalog.close()
 
 
-class _Open(threading.local):
-    """The catalogs that this thread keeps open; None outside of `catalog_stays_open`."""
+class _Shared:
+    """The catalogs that the threads of this process use together, while a block of one of them lasts."""
 
-    catalogs: list[Catalog] | None = None
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._blocks = 0
+        self._catalogs: list[Catalog] = []
+
+    def begin(self) -> None:
+        with self._lock:
+            self._blocks += 1
+
+    def end(self) -> None:
+        with self._lock:
+            self._blocks -= 1
+            closing, self._catalogs = ([], self._catalogs) if self._blocks else (self._catalogs, [])
+        for catalog in closing:
+            catalog.close()
+
+    def catalog(self, lake: LakeSettings) -> Catalog | None:
+        """The one for a lake, opened if it is not yet; None outside of all blocks."""
+        with self._lock:
+            if not self._blocks:
+                return None
+            open_one = next((each for each in self._catalogs if each.lake == lake), None)
+            if open_one is None:
+                open_one = _catalog(lake)
+                self._catalogs.append(open_one)
+            return open_one
 
 
-_open = _Open()
+_shared = _Shared()
 
 
 @contextmanager
 def catalog_stays_open() -> Iterator[None]:
-    """Within the block, this thread opens a SQL catalog once: each time costs some 20 ms of CPU.
+    """Within the block, a SQL catalog is opened once, for all threads: each time costs some 20 ms of CPU.
 
     Other kinds of catalogs keep their connections themselves, or have none.
     """
-    if _open.catalogs is not None:
-        yield
-        return
-    _open.catalogs = []
+    _shared.begin()
     try:
         yield
     finally:
-        catalogs, _open.catalogs = _open.catalogs, None
-        for catalog in catalogs:
-            catalog.close()
+        _shared.end()
 
 
 def _stays_open(lake: LakeSettings) -> Catalog | None:
-    if _open.catalogs is None or lake.is_rest or lake.is_metastore:
-        return None
-    if (open_one := already_open(lake)) is not None:
-        return open_one
-    _open.catalogs.append(_catalog(lake))
-    return _open.catalogs[-1]
-
-
-def already_open(lake: LakeSettings) -> Catalog | None:
-    """Return the catalog that this thread keeps open for a lake, if it has opened it yet."""
-    return next((each for each in _open.catalogs or () if each.lake == lake), None)
+    return None if lake.is_rest or lake.is_metastore else _shared.catalog(lake)
 
 
 def _catalog(lake: LakeSettings) -> Catalog:

@@ -1,11 +1,11 @@
 """A look at a SQLite catalog that takes no time while nobody has changed it.
 
 To read all pointers of 10,000 tables takes SQLite 8 ms, and a sync looks six times.  SQLite itself tells
-whether somebody has committed since (``PRAGMA data_version``).  So this process keeps a connection to the file
-that only looks; it needs neither SQLAlchemy nor pyiceberg, which take half a second to import.
+whether somebody has committed since (``PRAGMA data_version``).  So this process keeps a connection to the
+file that only looks; it needs neither SQLAlchemy nor pyiceberg, which take half a second to import.
 
-Invariant: what is remembered was read between two answers that say the same, asked of the connection that read;
-so it is what is there now, as long as the next answer says so too.  A file that has been put in the place of
+Invariant: SQLite was asked for its number before what is remembered was read, by the connection that read; so
+this is what is there now, as long as the number is the same.  A file that has been put in the place of
 another is another file.
 """
 
@@ -36,7 +36,7 @@ class _Looking:
 
     Attributes:
         file: what tells the file from another one of its name.
-        version: SQLite's number at that look.
+        version: SQLite's number before that look.
     """
 
     connection: sqlite3.Connection
@@ -50,10 +50,8 @@ class _Looking:
             version = self._version()
             if self.texts is not None and self.version == version:
                 return self.texts
-            texts = texts_of_sqlite(self._ask, asked)
-            if self._version() == version:
-                self.version, self.texts = version, texts
-            return texts
+            self.version, self.texts = version, texts_of_sqlite(self._ask, asked)
+            return self.texts
 
     def close(self) -> None:
         with self.lock:
@@ -146,7 +144,7 @@ def texts_of_sqlite(ask: Asking, asked: Mapping[str, str]) -> PointerTexts:
 
 
 def asked_of(lake: LakeSettings) -> dict[str, str]:
-    """Return what these queries ask for: the catalog's name, and the property that marks namespaces of views."""
+    """Return what these queries ask for: the catalog, and the property that marks namespaces of views."""
     return {"catalog": lake.catalog, "owner": OWNER}
 
 
