@@ -54,9 +54,8 @@ class Pipeline(OpenPipeline):
         from slotlake.infra.care.dropping import begin_again
         from slotlake.infra.copy.bootstrap import initialise
         from slotlake.infra.selection import known_tables
-        from slotlake.spark.catalog.open import catalog_stays_open
 
-        with self.exclusively(wait_seconds, step="init"), catalog_stays_open():
+        with self.exclusively(wait_seconds, step="init"):
             begin_again(self)
             report = initialise(self, progress)
             if not report.already:
@@ -124,9 +123,8 @@ class Pipeline(OpenPipeline):
         """One micro-batch: catch up with the source's position now, apply, publish, confirm."""
         from slotlake.infra.sync.catch_up import catch_up
         from slotlake.spark.catalog.looks import sparing
-        from slotlake.spark.catalog.open import catalog_stays_open
 
-        with self.exclusively(wait_seconds, step="sync"), sparing(), catalog_stays_open():
+        with self.exclusively(wait_seconds, step="sync"), sparing():
             return catch_up(self, progress)
 
     def run(

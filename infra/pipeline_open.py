@@ -197,7 +197,7 @@ class OpenPipeline:
     def exclusively(
         self, wait_seconds: float = 0.0, *, step: str = "unknown", on_one_side: bool = False
     ) -> Iterator[None]:
-        """Hold the pipeline's lock; an error of a full disk gets a full explanation.
+        """Hold the pipeline's lock, with the catalog open; an error of a full disk gets a full explanation.
 
         Args:
             wait_seconds: how long to wait while another run holds the lock.
@@ -209,12 +209,14 @@ class OpenPipeline:
         """
         from slotlake.infra.config.unencrypted import warn_once
         from slotlake.infra.full_disk import Places, explain_full_disk
+        from slotlake.spark.catalog.open import catalog_stays_open
 
         tighten(self.file.state_dir, self.file)
         with (
             privately(self.file),
             explain_full_disk(Places(self.file, self.lake, self.source, self.position)),
             self.locks.taken(step, wait_seconds, on_one_side=on_one_side),
+            catalog_stays_open(),
         ):
             self._refresh_state()
             warn_once(self.file)

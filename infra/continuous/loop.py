@@ -24,7 +24,6 @@ from slotlake.infra.continuous.totals import RunTotals
 from slotlake.infra.continuous.watch import WalWatch
 from slotlake.infra.kernels import compile_all
 from slotlake.infra.sync.catch_up import catch_up
-from slotlake.spark.catalog.open import catalog_stays_open
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
@@ -200,7 +199,7 @@ class _Loop:
             if not self._take_lock(stack):
                 return None
             self._watch.begin()
-            with sessions_go_on(), catalog_stays_open():
+            with sessions_go_on():
                 report = catch_up(self._pipeline, self._progress, _COMPACT_SECONDS)
             if self.verifier is not None:
                 self.verifier.after_batch(brought=report.transactions > 0)
