@@ -46,7 +46,7 @@ from slotlake.infra.status.validation import validate
 SIZES = (10, 100, 1000)
 _COPIED_MAX = 1000
 _ROWS = 20
-_WARM_UPS, _RUNS = 3, 14
+_WARM_UPS, _RUNS = 3, 24
 _SLOWER_MAX = 1.1
 _IDLE, _TEN = "an idle sync()", "sync() of one row in each of ten tables"
 # Each does something for each table.
@@ -190,13 +190,14 @@ def _in_turns(
     for run in range(warm_ups + runs_asked(_RUNS)):
         progress("many_tables: rounds", run + 1)
         connection.execute(change.encode())
-        settled_position(connection)  # else the first after a change waits for the server's disk
         turns = measured if run % 2 else measured[::-1]
         for each in turns:
+            settled_position(connection)  # else some wait for the disk, for what others have written
             report = each.take(_TEN, each.pipeline.sync)
             if len(report.tables) != TOUCHED:
                 raise SlotlakeError(f"sync took {len(report.tables)} tables, not {TOUCHED}")
         for each in turns:
+            settled_position(connection)
             each.take(_IDLE, each.pipeline.sync)
         if run < warm_ups:
             for each in measured:

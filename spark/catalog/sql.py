@@ -153,7 +153,11 @@ class SqlPointers(Catalog):
                 return connection.execute(text(query), parameters).all()
 
             if connection.dialect.name == "postgresql":
-                return looks_at(self.lake.uri, self.lake.catalog).texts(ask_all, asked_of(self.lake))
+                session, looks = (
+                    connection.connection.driver_connection,
+                    looks_at(self.lake.uri, self.lake.catalog),
+                )
+                return looks.texts(session, ask_all, asked_of(self.lake))
             return texts_of_sqlite(ask, asked_of(self.lake))
 
     def _rows(self) -> list[Row]:

@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 
 from slotlake.spark.catalog.open import open_catalog
-from slotlake.spark.catalog.pointer_texts import ROWS, split
+from slotlake.spark.catalog.pointer_texts import ROWS, PointerTexts, split
 from slotlake.spark.catalog.pointers import read_listing
 from slotlake.spark.catalog.postgresql_looks import PARTS, PostgresqlLooks
 from slotlake.spark.catalog.view_spaces import OWNER
@@ -47,14 +47,19 @@ class _Looking:
     def __init__(self, connection: Connection) -> None:
         self.connection, self.looks = connection, PostgresqlLooks()
         self.read: list[int] = []
+        self.answered: list[int] = []
 
     def ask(self, query: str, parameters: Mapping[str, str]) -> Sequence[Any]:
         answer = self.connection.execute(text(query), parameters).all()
-        self.read.append(sum(row[1] or 0 for row in answer))
+        self.answered.append(len(answer))
+        self.read.append(sum(row[2] or 0 for row in answer))
         return answer
 
+    def look(self) -> PointerTexts:
+        return self.looks.texts(self.connection.connection.driver_connection, self.ask, ASKED)
+
     def rows(self) -> list[tuple[str, str, str]]:
-        rows = self.looks.texts(self.ask, ASKED).rows()
+        rows = self.look().rows()
         assert rows is not None
         return rows
 
@@ -100,10 +105,10 @@ def test_whatever_changes_a_look_says_what_is_there(own: Connection) -> None:
 def test_only_the_parts_that_have_changed_are_read(own: Connection) -> None:
     looking = _Looking(own)
     _insert(own, [("shop", f"table_{number}") for number in range(PARTS * 10)])
-    first = looking.looks.texts(looking.ask, ASKED)
-    assert looking.looks.texts(looking.ask, ASKED) is first
+    first = looking.look()
+    assert looking.look() is first
     own.execute(text("UPDATE iceberg_tables SET metadata_location = 'new' WHERE table_name = 'table_7'"))
-    second = looking.looks.texts(looking.ask, ASKED)
+    second = looking.look()
     assert second.has_names_of(first)  # in the same order, so that one place has changed
     places = zip(split(first.locations), split(second.locations), strict=True)
     assert [place for place in places if place[0] != place[1]] == [("shop/table_7/0", "new")]
@@ -113,7 +118,48 @@ def test_only_the_parts_that_have_changed_are_read(own: Connection) -> None:
     own.execute(
         text("UPDATE iceberg_tables SET metadata_location = 'shop/table_7/0' WHERE metadata_location = 'new'")
     )
-    assert looking.looks.texts(looking.ask, ASKED) == first
+    assert looking.look() == first
+
+
+def test_nothing_is_asked_while_no_transaction_has_ended(own: Connection, database: Database) -> None:
+    looking = _Looking(own)
+    _insert(own, [("shop", f"t{number}") for number in range(500)])
+    first = looking.look()
+    with database.connect() as other, other.transaction():
+        other.execute("UPDATE iceberg_tables SET metadata_location = 'new' WHERE table_name = 't1'")
+        assert looking.look() is first  # it is open
+        assert looking.look() is first
+        asked = looking.answered[-1]
+    assert ("shop", "t1", "new") in looking.rows()
+    with database.connect() as other:
+        other.execute("BEGIN; SELECT txid_current(); ROLLBACK")
+    second = looking.look()
+    assert looking.look() is second
+    whole, _, *_ = looking.answered
+    assert (whole, asked, looking.answered[-1]) == (len(looking.looks._last.parts), 1, 1)  # type: ignore[union-attr]
+
+
+def test_an_answer_about_transactions_holds_in_its_session_only(own: Connection, lake: LakeSettings) -> None:
+    looking = _Looking(own)
+    _insert(own, [("shop", f"t{number}") for number in range(500)])
+    first = looking.look()
+    assert looking.look() is first
+    engine = create_engine(lake.sqlalchemy_uri)
+    with engine.connect() as looking.connection:
+        assert [looking.look() for _ in range(2)] == [first] * 2
+    engine.dispose()
+    parts = looking.answered[0]
+    assert parts > 100
+    assert looking.answered == [parts, 1, parts, 1]
+
+
+def test_a_catalog_without_tables_is_empty_each_time(own: Connection) -> None:
+    looking = _Looking(own)
+    assert [looking.rows() for _ in range(3)] == [[]] * 3
+    _insert(own, [("shop", "a")])
+    assert len(looking.rows()) == 1
+    own.execute(text("DELETE FROM iceberg_tables"))
+    assert [looking.rows() for _ in range(3)] == [[]] * 3
 
 
 def test_an_exchange_of_two_pointers_is_seen(own: Connection) -> None:
@@ -133,7 +179,7 @@ def test_an_exchange_of_two_pointers_is_seen(own: Connection) -> None:
 
 def test_a_name_with_the_separator_is_left_to_rows(lake: LakeSettings, own: Connection) -> None:
     _insert(own, [("shop", "a\x1eb"), ("shop", "c")])
-    assert _Looking(own).looks.texts(_Looking(own).ask, ASKED).rows() is None
+    assert _Looking(own).look().rows() is None
     assert read_listing(lake).names == {LakeName("shop", "a\x1eb"), LakeName("shop", "c")}
 
 
