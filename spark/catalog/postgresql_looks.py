@@ -85,13 +85,13 @@ class PostgresqlLooks:
         now = answers[0][0]
         if last is not None and now == state:
             return last.texts
-        found = [row[1:] for row in answers if row[1] is not None]
-        if last is not None and [digest for digest, *_ in found] == list(known):
+        rows = [row[1:] for row in answers if row[1] is not None]
+        if last is not None and [digest for digest, *_ in rows] == list(known):
             texts = last.texts
         else:
             known = {
                 digest: known[digest] if number is None else PointerTexts(number, *texts)
-                for digest, number, *texts in found
+                for digest, number, *texts in rows
             }
             texts = _joined(list(known.values()))
         self._last = _Look(known, texts, now, weakref.ref(session))

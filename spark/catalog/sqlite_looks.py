@@ -27,7 +27,7 @@ from slotlake.spark.lake import SQLITE_BUSY_SECONDS, LakeSettings
 # Answers a query with its first row; None: there is none.
 Asking: TypeAlias = Callable[[str, Mapping[str, str]], Any]
 _PREFIXES: Final = ("sqlite:////", "sqlite+pysqlite:////")
-_KEPT_MAX: Final = 8  # connections of one process
+_CONNECTIONS_MAX: Final = 8  # connections of one process
 
 
 @dataclass
@@ -68,7 +68,7 @@ class _Looking:
 _Key: TypeAlias = tuple[Path, str]
 
 
-class _Kept:
+class _Connections:
     """The connections of this process; those that it has been forked with are never used, nor closed."""
 
     def __init__(self) -> None:
@@ -87,27 +87,27 @@ class _Kept:
         status = path.stat()
         file, key = (status.st_dev, status.st_ino), (path, catalog)
         with self._lock:
-            kept = self._looking.pop(key, None)
-            if kept is not None and kept.file != file:
-                kept.close()
-                kept = None
-            self._looking[key] = kept = kept or _Looking(_connect(path), file)
-            if len(self._looking) > _KEPT_MAX:
+            looking = self._looking.pop(key, None)
+            if looking is not None and looking.file != file:
+                looking.close()
+                looking = None
+            self._looking[key] = looking = looking or _Looking(_connect(path), file)
+            if len(self._looking) > _CONNECTIONS_MAX:
                 self._looking.pop(next(iter(self._looking))).close()
-            return kept
+            return looking
 
     def forget(self, path: Path, catalog: str) -> None:
         """Close the connection to a file, if there is one."""
         with self._lock:
-            if (kept := self._looking.pop((path, catalog), None)) is not None:
-                kept.close()
+            if (looking := self._looking.pop((path, catalog), None)) is not None:
+                looking.close()
 
     def _leave(self) -> None:
         self._not_ours.append(self._looking)
         self._looking, self._lock = {}, threading.Lock()
 
 
-_kept = _Kept()
+_connections = _Connections()
 
 
 def texts_of_file(lake: LakeSettings) -> PointerTexts | None:
@@ -124,9 +124,9 @@ def texts_of_file(lake: LakeSettings) -> PointerTexts | None:
         return None
     path = Path("/") / lake.uri.removeprefix(prefix)
     try:
-        return _kept.looking(path, lake.catalog).look(asked_of(lake))
+        return _connections.looking(path, lake.catalog).look(asked_of(lake))
     except (sqlite3.Error, OSError):
-        _kept.forget(path, lake.catalog)
+        _connections.forget(path, lake.catalog)
         return None
 
 

@@ -162,7 +162,7 @@ def test_a_child_of_the_process_looks_by_a_connection_of_its_own(
     assert _look(lake) == "1\x1e1"
     child = os.fork()
     if not child:
-        os._exit(0 if _look(lake) == "1\x1e1" and len(sqlite_looks._kept._not_ours) == 1 else 1)
+        os._exit(0 if _look(lake) == "1\x1e1" and len(sqlite_looks._connections._not_ours) == 1 else 1)
     assert os.waitpid(child, 0)[1] == 0
     with own:
         own.execute("UPDATE iceberg_tables SET metadata_location = '2'")
