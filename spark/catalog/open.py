@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from slotlake.spark import exchange, lake_files
@@ -50,13 +51,33 @@ def open_catalog(lake: LakeSettings) -> Iterator[Catalog]:
         catalog.close()
 
 
+@dataclass
+class _Place:
+    """A lake and its catalog: who needs it first opens it, and only who needs the same one waits for that."""
+
+    lake: LakeSettings
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    catalog: Catalog | None = None
+
+    def opened(self) -> Catalog:
+        with self.lock:
+            if self.catalog is None:
+                self.catalog = _catalog(self.lake)
+            return self.catalog
+
+    def close(self) -> None:
+        with self.lock:
+            if self.catalog is not None:
+                self.catalog.close()
+
+
 class _Shared:
     """The catalogs that the threads of this process use together, while a block of one of them lasts."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._blocks = 0
-        self._catalogs: list[Catalog] = []
+        self._places: list[_Place] = []
 
     def begin(self) -> None:
         with self._lock:
@@ -65,20 +86,20 @@ class _Shared:
     def end(self) -> None:
         with self._lock:
             self._blocks -= 1
-            closing, self._catalogs = ([], self._catalogs) if self._blocks else (self._catalogs, [])
-        for catalog in closing:
-            catalog.close()
+            closing, self._places = ([], self._places) if self._blocks else (self._places, [])
+        for place in closing:
+            place.close()
 
     def catalog(self, lake: LakeSettings) -> Catalog | None:
         """The one for a lake, opened if it is not yet; None outside of all blocks."""
         with self._lock:
             if not self._blocks:
                 return None
-            open_one = next((each for each in self._catalogs if each.lake == lake), None)
-            if open_one is None:
-                open_one = _catalog(lake)
-                self._catalogs.append(open_one)
-            return open_one
+            place = next((each for each in self._places if each.lake == lake), None)
+            if place is None:
+                place = _Place(lake)
+                self._places.append(place)
+        return place.opened()
 
 
 _shared = _Shared()

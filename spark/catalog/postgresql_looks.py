@@ -27,8 +27,8 @@ _POINTERS: Final = f"""(
     FROM iceberg_tables WHERE {WHERE.format(all_rows="")}
 ) AS pointers"""
 _ROW: Final = "table_namespace || chr(30) || table_name || chr(30) || metadata_location"
-# Which transactions have ended, and whose session says so: poolers give one to several.
-_STATE: Final = "concat(txid_current_snapshot(), ' ', pg_backend_pid())"
+# Which transactions have ended, and which session of which server says so: behind a pooler these change.
+_STATE: Final = "concat_ws(' ', txid_current_snapshot(), pg_postmaster_start_time(), pg_backend_pid())"
 # PostgreSQL moves a row that is updated: without an order, every change would be one of all places.
 PARTS_OF_POSTGRESQL: Final = f"""
 WITH digests AS (

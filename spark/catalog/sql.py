@@ -36,11 +36,7 @@ from slotlake.spark.catalog.base import (
 )
 from slotlake.spark.catalog.fence import require_lock
 from slotlake.spark.catalog.listing import Listing, listing_of_rows, listing_of_texts
-from slotlake.spark.catalog.pointer_texts import (
-    ROWS,
-    PointerTexts,
-    Row,
-)
+from slotlake.spark.catalog.pointer_texts import ROWS, PointerTexts, Row
 from slotlake.spark.catalog.postgresql_looks import looks_at
 from slotlake.spark.catalog.sqlite_looks import asked_of, texts_of_file, texts_of_sqlite
 from slotlake.spark.lake import LakeSettings
@@ -153,11 +149,8 @@ class SqlPointers(Catalog):
                 return connection.execute(text(query), parameters).all()
 
             if connection.dialect.name == "postgresql":
-                session, looks = (
-                    connection.connection.driver_connection,
-                    looks_at(self.lake.uri, self.lake.catalog),
-                )
-                return looks.texts(session, ask_all, asked_of(self.lake))
+                looks = looks_at(self.lake.uri, self.lake.catalog)
+                return looks.texts(connection.connection.driver_connection, ask_all, asked_of(self.lake))
             return texts_of_sqlite(ask, asked_of(self.lake))
 
     def _rows(self) -> list[Row]:

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import pytest
 
+from slotlake.spark.catalog import open as catalogs
 from slotlake.spark.catalog.base import Catalog
 from slotlake.spark.catalog.open import catalog_stays_open, open_catalog
 from slotlake.spark.lake import LakeSettings
@@ -95,3 +96,26 @@ def test_one_that_cannot_be_opened_is_tried_again(lake: LakeSettings, tmp_path: 
             opened(missing)
         (tmp_path / "none").mkdir()
         assert opened(missing) is opened(missing)
+
+
+def test_one_that_does_not_open_keeps_nobody_from_another(
+    lake: LakeSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, begun, may_go_on = catalogs._catalog, threading.Event(), threading.Event()
+    hanging = replace(lake, uri=f"sqlite:///{tmp_path}/other.db")
+
+    def slowly(lake: LakeSettings) -> Catalog:
+        if lake == hanging:
+            begun.set()
+            may_go_on.wait()
+        return plain(lake)
+
+    monkeypatch.setattr(catalogs, "_catalog", slowly)
+    with catalog_stays_open(), ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(opened, hanging) for _ in range(2)]
+        begun.wait()
+        try:
+            assert in_thread(lambda: opened(lake)) is opened(lake)
+        finally:
+            may_go_on.set()
+        assert len({id(each.result()) for each in waiting}) == 1
