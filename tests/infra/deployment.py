@@ -1,13 +1,11 @@
 """Programs that check what infra/deploy has, for tests of the long form: Helm and compose, built by Go.
 
-Each is built once, by its module's name and version (Go checks the sums), into the cache folder.  Where Go,
-or its proxy, is not here, the test is skipped and says why.
+Where Go is not here, the test is skipped and says why.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import venv
 from collections.abc import Iterator
@@ -19,6 +17,7 @@ import pytest
 
 from slotlake.infra.launch.folders import home
 from tests.conftest import ROOT
+from tests.go_programs import go_program
 from tests.kubernetes.server import ApiServer
 
 DEPLOY: Final = ROOT / "infra" / "deploy"
@@ -28,7 +27,6 @@ HELM: Final = ("helm", "helm.sh/helm/v3/cmd/helm", "v3.19.0")
 COMPOSE: Final = ("cmd", "github.com/compose-spec/compose-go/v2/cmd", "v2.16.2")
 NAMESPACE: Final = "data"
 SCHEMAS: Final = "kubernetes-validate==1.37.0"
-_BUILD_SECONDS_MAX: Final = 1500
 
 
 @contextmanager
@@ -52,18 +50,7 @@ def built(program: tuple[str, str, str]) -> Path:
     Args:
         program: the name of its file, its package, and the version of its module.
     """
-    name, package, version = program
-    folder = home() / "go" / f"{package.replace('/', '-')}-{version}"
-    if not (folder / name).is_file():
-        if shutil.which("go") is None:
-            pytest.skip(f"no Go is here to build {package}")
-        variables = {**os.environ, "GOBIN": str(folder), "CGO_ENABLED": "0"}
-        try:
-            command = ("go", "install", f"{package}@{version}")
-            run(*command, environment=variables, seconds_max=_BUILD_SECONDS_MAX)
-        except (AssertionError, subprocess.TimeoutExpired) as error:
-            pytest.skip(f"{package} cannot be built here: {str(error)[-300:]}")
-    return folder / name
+    return go_program(*program)
 
 
 def schemas() -> Path:

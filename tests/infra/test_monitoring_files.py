@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -16,14 +15,14 @@ import yaml
 
 from slotlake.infra.health import metrics
 from slotlake.infra.health.model import health_of
-from slotlake.infra.launch.folders import home
+from tests.go_programs import go_program
 from tests.infra.test_pages import NOW, noted, pipeline
 from tests.prometheus import require_query
 from tests.sources import ROOT
 
 FOLDER = ROOT / "infra" / "monitoring"
-_PROMTOOL = "github.com/prometheus/prometheus/cmd/promtool@v0.305.0"
-_GRAFANA_SDK = "github.com/grafana/grafana-foundation-sdk/go"
+_PROMTOOL = ("github.com/prometheus/prometheus/cmd/promtool", "v0.305.0")
+_GRAFANA = ("github.com/grafana/grafana-foundation-sdk/go/dashboard", "v0.0.18")
 _SUFFIXES = ("_bucket", "_sum", "_count")
 
 
@@ -62,6 +61,15 @@ _CASES: dict[str, list[tuple[dict[str, str], int, dict[str, str] | None]]] = {
     "SlotlakeNotReady": [
         (
             {f"slotlake_ready{{{_SHOP}}}": "0x90", f'slotlake_state{{{_SHOP},state="slot lost"}}': "1x90"},
+            6,
+            {},
+        ),
+        (  # that another pipeline copies is no excuse
+            {
+                f"slotlake_ready{{{_SHOP}}}": "0x90",
+                'slotlake_ready{pipeline="stock"}': "0x90",
+                'slotlake_state{pipeline="stock",state="copying"}': "1x90",
+            },
             6,
             {},
         ),
@@ -122,6 +130,15 @@ _CASES: dict[str, list[tuple[dict[str, str], int, dict[str, str] | None]]] = {
     ],
     "SlotlakeNeverVerified": [
         ({f"slotlake_ready{{{_SHOP}}}": "1x3000"}, 2900, {}),
+        (  # that another pipeline is verified is no excuse
+            {
+                f"slotlake_ready{{{_SHOP}}}": "1x3000",
+                'slotlake_ready{pipeline="stock"}': "1x3000",
+                'slotlake_verify_timestamp_seconds{pipeline="stock"}': "1x3000",
+            },
+            2900,
+            {},
+        ),
         ({f"slotlake_ready{{{_SHOP}}}": "1x3000"}, 2800, None),
         (
             {
@@ -223,40 +240,11 @@ def test_promtool_reads_metrics_and_rules(tmp_path: Path) -> None:
 
 
 def _promtool() -> Path:
-    """The machine's program, or one that Go builds once; skips where it cannot be built."""
-    if own := shutil.which("promtool"):
-        return Path(own)
-    program = home() / "promtool-0.305.0" / "promtool"
-    if not program.exists():
-        _go("install", _PROMTOOL, folder=program.parent, GOBIN=str(program.parent))
-    return program
+    """The machine's program, or one that Go builds once."""
+    own = shutil.which("promtool")
+    return go_program("promtool", *_PROMTOOL) if own is None else Path(own)
 
 
 def _grafana_reader() -> Path:
-    """A program that reads a dashboard with Grafana's types; skips where it cannot be built."""
-    source = Path(__file__).parent / "grafana" / "main.go"
-    folder = home() / f"grafana-sdk-0.0.18-{hashlib.sha256(source.read_bytes()).hexdigest()[:8]}"
-    if not (folder / "reader").exists():
-        folder.mkdir(exist_ok=True)
-        shutil.copy(source, folder)
-        (folder / "go.mod").write_text("module reader\n\ngo 1.23\n")
-        _go("get", f"{_GRAFANA_SDK}/dashboard@v0.0.18", folder=folder)
-        _go("build", "-o", "reader", ".", folder=folder)
-    return folder / "reader"
-
-
-def _go(*arguments: str, folder: Path, **environment: str) -> None:
-    go = shutil.which("go") or "/usr/local/go/bin/go"
-    if not Path(go).exists():
-        pytest.skip("there is no Go")
-    folder.mkdir(exist_ok=True)
-    done = subprocess.run(
-        [go, *arguments],
-        check=False,
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env={**os.environ, "GOFLAGS": "-p=2", **environment},
-    )
-    if done.returncode:
-        pytest.skip(f"go {arguments[0]} fails here: {done.stderr.strip().splitlines()[-1]}")
+    """A program that reads a dashboard with Grafana's types."""
+    return go_program("reader", *_GRAFANA, source=Path(__file__).parent / "grafana" / "main.go")
