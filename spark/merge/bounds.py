@@ -17,6 +17,8 @@ import pyarrow.compute as pc
 
 # A longer key would make the statement, and the plan, larger than what it saves.
 _STRING_BOUND_CHARACTERS_MAX = 64
+# Bounds are rounded to between a sixteenth and a thirty-second of what lies between them.
+_WIDTH_BITS = 5
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,21 @@ def value_range(markers: Markers, rows: pa.Table, typed: str, exact: str, name: 
     low, high = ends["min"].as_py(), ends["max"].as_py()
     if isinstance(low, str) and max(len(low), len(high)) > _STRING_BOUND_CHARACTERS_MAX:
         return []
+    if isinstance(low, int):
+        low, high = _rounded(low, high, values.type)
     least, most = (markers.put(write(end), kind) for end in (low, high))
     return [f"{name} >= {least}", f"{name} <= {most}"]
+
+
+def _rounded(low: int, high: int, kind: pa.DataType) -> tuple[int, int]:
+    """Bounds a little wider, which the next batches are likely to have too.
+
+    Spark writes an integer into the Java that it makes of a statement.  With bounds of its own, each batch
+    is another program, which the driver and every executor compile anew (docs/adr/0072).
+    """
+    step = 1 << max(0, (high - low).bit_length() - _WIDTH_BITS)
+    least, most = -(1 << (kind.bit_width - 1)), (1 << (kind.bit_width - 1)) - 1
+    return max(least, low // step * step), min(most, high // step * step + step - 1)
 
 
 def _written(kind: pa.DataType) -> tuple[str, Callable[[Any], str]] | None:

@@ -27,6 +27,8 @@ _BATCH_ROWS: Final = 64 * 1024
 _TASK_BYTES: Final = 16 << 20
 # A smaller task is not worth its start, and what it writes not a file of its own.
 _TASK_BYTES_MIN: Final = 4 << 20
+# Rows whose number Spark knows it decodes in the driver: 600,000 keys took it 2 s of CPU time.
+_ROWS_HERE_MAX: Final = 10_000
 _LEAVES: Final = "spark.sql.leafNodeDefaultParallelism"
 # Of a driver in this process: each batch of rows becomes a task, unless all are few.
 _ROWS_OF_A_BATCH: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
@@ -35,7 +37,7 @@ _FEW_BYTES: Final = "spark.sql.execution.arrow.localRelationThreshold"
 
 @contextmanager
 def view_of_rows(
-    session: SparkSession, rows: pa.Table, schema: str, directory: Path, prefix: str
+    session: SparkSession, rows: pa.Table, schema: str, directory: Path, prefix: str, *, sized: bool = True
 ) -> Iterator[str]:
     """Make a temporary view of rows for the time of the context; yields its name.
 
@@ -45,20 +47,24 @@ def view_of_rows(
         schema: their columns as DDL of Spark SQL, in the order that they have.
         directory: for a file; who calls removes it.
         prefix: the beginning of the view's name.
+        sized: whether Spark must know how much it is, because it chooses a join by that.
 
     Raises:
         LakeError: the file cannot be written.
     """
     view = f"{prefix}_{uuid.uuid4().hex}"
     with _enough_tasks(session, rows):
-        frame_of(session, rows, schema, directory / f"{view}.parquet").createOrReplaceTempView(view)
+        file = directory / f"{view}.parquet"
+        frame_of(session, rows, schema, file, sized=sized).createOrReplaceTempView(view)
         try:
             yield view
         finally:
             session.catalog.dropTempView(view)
 
 
-def frame_of(session: SparkSession, rows: pa.Table, schema: str, file: Path) -> DataFrame:
+def frame_of(
+    session: SparkSession, rows: pa.Table, schema: str, file: Path, *, sized: bool = True
+) -> DataFrame:
     """Return rows as Spark's.
 
     Args:
@@ -66,28 +72,31 @@ def frame_of(session: SparkSession, rows: pa.Table, schema: str, file: Path) -> 
         rows: the rows.
         schema: their columns as DDL of Spark SQL, in the order that they have.
         file: where they are written to, if Spark is to read a file.
+        sized: whether Spark must know how much it is, because it chooses a join by that.
 
     Raises:
         LakeError: the file cannot be written.
     """
     if shares_files(session):
         return session.read.schema(schema).parquet(exchange.write_parquet(rows, file).as_uri())
-    return frame_by_session(session, rows, schema)
+    return frame_by_session(session, rows, schema, sized=sized)
 
 
-def frame_by_session(session: SparkSession, rows: pa.Table, schema: str) -> DataFrame:
+def frame_by_session(session: SparkSession, rows: pa.Table, schema: str, *, sized: bool = True) -> DataFrame:
     """Return rows as Spark's, sent through the session.
 
     Args:
         session: the session.
         rows: the rows.
         schema: their columns as DDL of Spark SQL, in the order that they have.
+        sized: whether Spark must know how much it is, because it chooses a join by that.
     """
     # Spark takes an empty batch for the end: it would lose all rows after it, without a word.
     batches = [batch for batch in rows.to_batches() if batch.num_rows]
     rows = pa.Table.from_batches(batches, rows.schema)
     tasks = tasks_of(session, rows.nbytes)
-    if is_remote(session) or tasks < 2:  # a server divides the rows when it reads them
+    few = tasks < 2 and (sized or rows.num_rows < _ROWS_HERE_MAX)
+    if is_remote(session) or few:  # a server divides the rows when it reads them
         return session.createDataFrame(rows, schema)
     # By itself the driver cuts batches of ten thousand rows, and an INSERT writes a file for each.
     divided = {_ROWS_OF_A_BATCH: str(-(-rows.num_rows // tasks)), _FEW_BYTES: "0"}

@@ -23,12 +23,19 @@ from slotlake.spark.merge.bounds import Markers
 from slotlake.spark.merge.during_statements import failpoint_during, temporary_settings, within_bounds
 from slotlake.spark.merge.failures import explained
 from slotlake.spark.merge.fields import field_changes, field_types
+from slotlake.spark.merge.folded_views import folded_views
 from slotlake.spark.merge.probe import changed_as_expected, counts_on_the_lake, lake_rows_query
 from slotlake.spark.merge.representation import in_representation
 from slotlake.spark.merge.rows import view_of_rows
 from slotlake.spark.merge.schema_changes import Constant
 from slotlake.spark.merge.sizes import broadcast_bytes_max, shuffle_partitions
-from slotlake.spark.merge.sql import Target, should_gather, statements, view_schema, with_known_moves
+from slotlake.spark.merge.sql import (
+    Target,
+    should_gather,
+    statements,
+    view_schema,
+    with_known_moves,
+)
 from slotlake.spark.names import literal, quote
 from slotlake.spark.publish.commits import RUN, STEPS, Point
 from slotlake.spark.publish.derived_tables import empty_insert
@@ -177,8 +184,8 @@ def apply_fold(
     work = replace(work, gathers=should_gather(target))
     if fold.bag:
         rows = rows.append_column("row", pa.array(np.arange(rows.num_rows)))
-    with view_of(work, rows, view_schema(target, rows.column_names)) as view:
-        sql = bag_statements(target, view) if fold.bag else statements(target, view)
+    with folded_views(work.session, work.directory, target, rows) as (view, lookup_view):
+        sql = bag_statements(target, view) if fold.bag else statements(target, view, lookup_view)
         if final is None:
             run_steps(work, sql, target.markers)
         else:

@@ -110,17 +110,19 @@ class Target:
         return pairs
 
 
-def statements(target: Target, view: str) -> list[str]:
+def statements(target: Target, view: str, lookup_view: str) -> list[str]:
     """The statements to run one after the other; the last one completes the table.
 
     Args:
+        target: the table and the fold.
         view: the temporary view that holds the folded rows.
+        lookup_view: one that holds at least `lookup_columns`.
     """
     if target.fold.truncated:
         return [f"DELETE FROM {target.branch}", _insert(target, view)]
     if not target.fold.key or not target.fold.rows.num_rows:
         return [_insert(target, view)]
-    return _replace(target, view) if _replaces(target) else [_merge(target, view)]
+    return _replace(target, view, lookup_view) if _replaces(target) else [_merge(target, view)]
 
 
 def view_schema(target: Target, names: Iterable[str]) -> str:
@@ -234,9 +236,9 @@ def _lookup_columns(target: Target) -> list[str]:
     return [name for i, _ in target.keys for name, _, _ in target.pair(i, "n") if name in target.view_columns]
 
 
-def _replace(target: Target, view: str) -> list[str]:
+def _replace(target: Target, view: str, lookup_view: str) -> list[str]:
     condition = " AND ".join(same_key(target, "t", "n") + _key_range(target, "t", "n"))
-    source = f"(SELECT /*+ BROADCAST */ {', '.join(_lookup_columns(target))} FROM {quote(view)})"
+    source = f"(SELECT /*+ BROADCAST */ {', '.join(_lookup_columns(target))} FROM {quote(lookup_view)})"
     staying = rows_staying(target)
     in_place, clauses = f"s.action = {IN_PLACE}", "WHEN MATCHED THEN DELETE"
     if target.trusted and not _past(target):
@@ -249,6 +251,14 @@ def _replace(target: Target, view: str) -> list[str]:
     if (deleted | staying).all():
         return [merge]
     return [merge, _insert(target, view, f"s.action <> {DELETE} AND NOT ({in_place})")]
+
+
+def lookup_columns(target: Target) -> list[str]:
+    """Return the columns of ``s`` that the first of two statements broadcasts; none if there is no such."""
+    fold = target.fold
+    if fold.bag or fold.truncated or not fold.key or not fold.rows.num_rows or not _replaces(target):
+        return []
+    return _lookup_columns(target)
 
 
 def _when_matched(target: Target, actions: set[int]) -> str:

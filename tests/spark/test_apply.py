@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slotlake.spark.direct.choice import NEVER, SWITCH
+from slotlake.spark.merge import folded_views, rows
 from slotlake.spark.merge import sql as apply_sql
 from tests.spark.lake_lab import UNCHANGED, Lab, delete, insert, relation, truncate, update
 
@@ -97,9 +98,13 @@ def test_the_copy_itself_can_hold_such_values(lab: Lab) -> None:
     assert lab.rows("orders") == [("1", "x", "NaN"), ("2", "x", "NaN")]
 
 
-@pytest.fixture
-def replacing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As for a large table, and by Spark's statements."""
+@pytest.fixture(params=["by files", "by the session"])
+def replacing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for a large table, and by Spark's statements, on this machine and on a cluster."""
+    if request.param == "by the session":
+        for module in (rows, folded_views):
+            monkeypatch.setattr(module, "shares_files", lambda _: False)
+        monkeypatch.setattr(rows, "_ROWS_HERE_MAX", 1)
     monkeypatch.setenv(SWITCH, NEVER)
     monkeypatch.setattr(apply_sql, "_REPLACE_BATCH_ROWS_MIN", 1)
     monkeypatch.setattr(apply_sql, "_REPLACE_ROWS_MIN", 0)

@@ -111,6 +111,21 @@ def test_rows_travel_in_tasks_that_keep_all_cores_busy(
     assert cores_of(own) == 2
 
 
+@pytest.mark.server
+@pytest.mark.parametrize(("sized", "plan"), [(True, "LocalTableScan"), (False, "Scan ExistingRDD")])
+def test_many_small_rows_are_not_decoded_in_the_driver(
+    sized: bool, plan: str, session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless Spark must know how much they are."""
+    monkeypatch.setattr(spark_rows, "shares_files", lambda _: False)
+    rows = pa.table({"n0": pa.array(range(spark_rows._ROWS_HERE_MAX), pa.int64())})
+    for these, expected in ((rows, plan), (rows.slice(1), "LocalTableScan")):
+        with view_of_rows(session, these, "n0 bigint", tmp_path, "folded", sized=sized) as view:
+            explained = session.sql(f"EXPLAIN SELECT * FROM {view}").collect()[0][0]
+            assert expected in explained
+            assert session.table(view).count() == these.num_rows
+
+
 def test_files_are_read_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import pyarrow.parquet as pq
 
