@@ -283,6 +283,7 @@ def test_dag_files_are_named_for_what_they_are() -> None:
     assert ast.literal_eval(exported) == [name for name in names if name != "cdc_pipeline_files"]
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("path", _dags(), ids=lambda path: path.name)
 def test_a_dag_file_is_thin_and_light(path: Path) -> None:
     module = tree(path)

@@ -112,6 +112,7 @@ def test_tables_may_come_and_go_and_the_history_is_kept(
     assert validation.data_docs.read_text().count("fa-check-circle text-success") == 2
 
 
+@pytest.mark.seconds
 def test_a_check_that_cannot_be_evaluated_is_no_inequality(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,6 +107,7 @@ def _allowed(file: str) -> set[str]:
     return _names().union(*(_names(extra) for extra in extras))
 
 
+@pytest.mark.seconds
 def test_what_is_imported_is_declared_in_the_core_or_in_the_extra_of_its_folder() -> None:
     assert sorted({(file, package) for file, package in _imports() if package not in _allowed(file)}) == []
 

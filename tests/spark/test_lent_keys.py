@@ -61,6 +61,7 @@ def _key() -> Any:
     return stores._registered(Location(FILE)).access_key
 
 
+@pytest.mark.seconds
 def test_lent_keys_are_renewed_before_they_end(lender: Lender) -> None:
     lender.answered(NAME)
     assert (_key(), lender.lent) == ("key1", 1)

@@ -88,6 +88,7 @@ def test_a_wrong_login_is_named(
         assert "s3cret" not in str(caught.value)
 
 
+@pytest.mark.seconds
 def test_a_user_who_may_not_is_named(rest: str, tmp_path: Path) -> None:
     with LoginProxy(rest) as proxy:
         lake = _lake(proxy.uri, tmp_path, SECRET)
