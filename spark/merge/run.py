@@ -29,13 +29,7 @@ from slotlake.spark.merge.representation import in_representation
 from slotlake.spark.merge.rows import view_of_rows
 from slotlake.spark.merge.schema_changes import Constant
 from slotlake.spark.merge.sizes import broadcast_bytes_max, shuffle_partitions
-from slotlake.spark.merge.sql import (
-    Target,
-    should_gather,
-    statements,
-    view_schema,
-    with_known_moves,
-)
+from slotlake.spark.merge.sql import Target, should_gather, statements, view_schema, with_known_moves
 from slotlake.spark.names import literal, quote
 from slotlake.spark.publish.commits import RUN, STEPS, Point
 from slotlake.spark.publish.derived_tables import empty_insert
