@@ -20,7 +20,7 @@ import pytest
 from slotlake.infra.launch.folders import home
 
 _BUILD_SECONDS_MAX: Final = 1500
-_MODULE: Final = "module slotlake/tests\n\ngo 1.23\n"
+EMPTY_MODULE: Final = "module slotlake/tests\n\ngo 1.23\n"
 
 
 def go_program(name: str, package: str, version: str, source: Path | None = None) -> Path:
@@ -38,24 +38,29 @@ def go_program(name: str, package: str, version: str, source: Path | None = None
     with (folder / "build.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two tests at once: the second waits and has it
         if not (folder / name).is_file():
-            go = shutil.which("go")
-            if go is None:
+            if shutil.which("go") is None:
                 pytest.skip(f"no Go is here to build {package}")
             module = folder / "module"
             shutil.rmtree(module, ignore_errors=True)
             module.mkdir()
-            (module / "go.mod").write_text(_MODULE)
+            (module / "go.mod").write_text(EMPTY_MODULE)
             if source is not None:
                 shutil.copy(source, module)
-            _run(go, "get", f"{package}@{version}", folder=module)
-            _run(go, "build", "-o", f"../{name}", package if source is None else ".", folder=module)
+            run_go(module, "get", f"{package}@{version}")
+            run_go(module, "build", "-o", f"../{name}", package if source is None else ".")
     return folder / name
 
 
-def _run(go: str, *words: str, folder: Path) -> None:
-    variables = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-p=2"}
+def run_go(folder: Path, *words: str) -> str:
+    """Run a command of Go, with the Go of this machine; return what it printed.  The test fails if it fails.
+
+    Args:
+        folder: the folder of the module.
+        words: the command and its arguments.
+    """
+    variables = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-p=2", "GOTOOLCHAIN": "local"}
     done = subprocess.run(
-        [go, *words],
+        ["go", *words],
         cwd=folder,
         env=variables,
         capture_output=True,
@@ -65,3 +70,4 @@ def _run(go: str, *words: str, folder: Path) -> None:
     )
     if done.returncode:
         pytest.fail(f"`go {' '.join(words)}` fails: {done.stderr.strip()[-2000:]}")
+    return done.stdout

@@ -9,7 +9,6 @@ import base64
 import hashlib
 import hmac
 import json
-import os
 import shutil
 import signal
 import socket
@@ -27,9 +26,10 @@ import pytest
 
 from slotlake.infra.launch.folders import home
 from slotlake.infra.local.process import end_group, free_port, start
+from tests.go_programs import go_program
 from tests.google_xml import GoogleXml
 
-_GOOGLE: Final = "github.com/fsouza/fake-gcs-server@v1.52.3"
+_GOOGLE: Final = ("fake-gcs-server", "github.com/fsouza/fake-gcs-server", "v1.52.3")
 _AZURE: Final = "azurite@3.35.0"
 _ACCOUNT: Final = "devstoreaccount1"
 # Azurite's own, which its manual gives.
@@ -123,10 +123,7 @@ class GoogleStore(OtherStore):
         return {"endpoint": self.endpoint}
 
     def _command(self) -> list[str]:
-        folder = home() / f"fake-gcs-server-{_GOOGLE.rpartition('@')[2]}"
-        program = folder / "fake-gcs-server"
-        if not program.exists():
-            _install("go", ["install", _GOOGLE], {"GOBIN": str(folder)})
+        program = go_program(*_GOOGLE)
         address = ["-scheme", "http", "-host", "127.0.0.1", "-port", str(self._inner)]
         outside = ["-external-url", self.endpoint, "-public-host", f"127.0.0.1:{self.port}"]
         return [str(program), *address, *outside, "-backend", "memory", "-log-level", "warn"]
@@ -156,7 +153,7 @@ class AzureStore(OtherStore):
         folder = home() / _AZURE.replace("@", "-")
         program = folder / "node_modules" / ".bin" / "azurite-blob"
         if not program.exists():
-            _install("npm", ["install", "--no-audit", "--no-fund", "--prefix", str(folder), _AZURE], {})
+            _install_azurite(folder)
         address = ["--blobHost", "127.0.0.1", "--blobPort", str(self.port)]
         quiet = ["--silent", "--disableTelemetry", "--skipApiVersionCheck", "--inMemoryPersistence"]
         return [str(program), *address, *quiet]
@@ -177,17 +174,15 @@ class AzureStore(OtherStore):
         _sent("PUT", f"{self.endpoint}/{_BUCKET}?restype=container", given, b"")
 
 
-def _install(program: str, arguments: list[str], variables: Mapping[str, str]) -> None:
-    """Install a server, or leave the test out."""
-    path = shutil.which(program)
-    if path is None:
-        pytest.skip(f"this machine has no {program}, which installs the server")
-    environment = {**os.environ, **variables}
-    done = subprocess.run(
-        [path, *arguments], capture_output=True, text=True, check=False, env=environment, timeout=900
-    )
+def _install_azurite(folder: Path) -> None:
+    """Install it, or leave the test out where there is no npm; a failure is one."""
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("this machine has no npm, which installs the server")
+    command = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(folder), _AZURE]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
     if done.returncode:
-        pytest.skip(f"{program} cannot install the server: {done.stderr.strip()[-300:]}")
+        pytest.fail(f"npm cannot install {_AZURE}: {done.stderr.strip()[-2000:]}")
 
 
 def _sent(method: str, address: str, headers: Mapping[str, str], body: bytes) -> None:

@@ -6,12 +6,10 @@ Nothing else of a cluster runs: no scheduler, no controllers.  `kubelet` binds p
 from __future__ import annotations
 
 import json
-import os
 import re
 import secrets
 import shutil
 import ssl
-import subprocess
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -28,13 +26,13 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from slotlake.infra.launch.folders import home
 from slotlake.infra.local.process import end_group, free_port, start
 from tests.e2e.certificates import Authority
+from tests.go_programs import EMPTY_MODULE, run_go
 
 VERSION: Final = "v1.34.4"
 _PACKAGES: Final = {
     "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
     "etcd": "go.etcd.io/etcd/server/v3",  # of the version that Kubernetes' own module asks for
 }
-_BUILD_SECONDS_MAX: Final = 1500
 _START_SECONDS_MAX: Final = 90.0
 _ADMIN: Final = "system:masters"
 
@@ -52,33 +50,16 @@ def programs() -> Path:
         pytest.skip("no Go is here to build Kubernetes' API server")
     module = folder / "module"
     module.mkdir(parents=True, exist_ok=True)
-    (module / "go.mod").write_text("module slotlake/tests\n\ngo 1.23\n")
-    try:
-        (module / "go.mod").write_text(_module(_go(module, "mod", "download", "-json", _named())))
-        for name, package in _PACKAGES.items():
-            _go(module, "build", "-mod=mod", "-trimpath", "-ldflags=-s -w", "-o", str(folder / name), package)
-    except (OSError, subprocess.SubprocessError) as error:
-        said = getattr(error, "stderr", "") or str(error)
-        pytest.fail(f"Kubernetes' API server cannot be built: {said[-2000:]}")
+    (module / "go.mod").write_text(EMPTY_MODULE)
+    (module / "go.mod").write_text(_module(run_go(module, "mod", "download", "-json", _named())))
+    for name, package in _PACKAGES.items():
+        words = ("-mod=mod", "-trimpath", "-ldflags=-s -w", "-o", str(folder / name), package)
+        run_go(module, "build", *words)
     return folder
 
 
 def _named() -> str:
     return f"k8s.io/kubernetes@{VERSION}"
-
-
-def _go(folder: Path, *words: str) -> str:
-    variables = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "", "GOTOOLCHAIN": "local"}
-    done = subprocess.run(
-        ["go", *words],
-        cwd=folder,
-        env=variables,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=_BUILD_SECONDS_MAX,
-    )
-    return done.stdout
 
 
 def _module(downloaded: str) -> str:
