@@ -29,9 +29,10 @@ from slotlake.spark.history.marked import stage_marked
 from slotlake.spark.history.modes import MirrorChanges, stage_derived_changes
 from slotlake.spark.history.reserved_columns import rename_reserved_columns
 from slotlake.spark.lake import LakeSettings
-from slotlake.spark.merge.run import Staged, Work, stage, stage_shape
+from slotlake.spark.merge.run import Work, stage_shape
 from slotlake.spark.merge.schema_changes import Constant, constants
 from slotlake.spark.merge.slices import stage_slices
+from slotlake.spark.merge.stage import Staged, stage
 from slotlake.spark.names import LakeName, postgres_name
 from slotlake.spark.publish.commits import Point, commits_name, pins_of
 from slotlake.spark.publish.derived_tables import load_derived_tables, with_derived_names

@@ -31,8 +31,9 @@ from slotlake.spark.direct.unsuitable import UnsuitableError
 from slotlake.spark.fold.batch import Folded, SegmentFold
 from slotlake.spark.fold.conflicts import Conflicts, OnConflict, conflict_error
 from slotlake.spark.merge.representation import in_representation
-from slotlake.spark.merge.run import Staged, Work
+from slotlake.spark.merge.run import Work
 from slotlake.spark.merge.sql import MOVED, Target
+from slotlake.spark.merge.stage import Staged
 from slotlake.spark.publish.commits import RUN, STEPS
 from slotlake.spark.publish.swap import steps_staged
 from slotlake.spark.session_errors import StageConflictError

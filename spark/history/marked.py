@@ -33,10 +33,8 @@ from slotlake.spark.history.walk import Events
 from slotlake.spark.merge.bag_sql import alias_of
 from slotlake.spark.merge.fields import key_fields
 from slotlake.spark.merge.run import (
-    Staged,
     Work,
     apply_shape,
-    fill_constants,
     run_query,
     run_statements,
     run_steps,
@@ -45,6 +43,7 @@ from slotlake.spark.merge.run import (
 from slotlake.spark.merge.schema_changes import Constant
 from slotlake.spark.merge.slices import complete, end_slice
 from slotlake.spark.merge.sql import Target, insert_values, key_range, same_key
+from slotlake.spark.merge.stage import Staged, fill_constants
 from slotlake.spark.names import quote
 from slotlake.spark.publish.derived_tables import empty_insert, timestamp
 from slotlake.spark.tables import soft_deletes

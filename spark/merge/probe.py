@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from slotlake.spark.fold.batch import Folded
 from slotlake.spark.merge.bag_sql import bag_join
-from slotlake.spark.merge.sql import DELETE, MOVED, WHOLE, Target, key_range, rows_staying, same_key
+from slotlake.spark.merge.replacement import rows_staying
+from slotlake.spark.merge.sql import DELETE, MOVED, WHOLE, Target, key_range, same_key
 from slotlake.spark.names import quote
 
 _MERGED = "spark.merge-into.num-target-rows-"

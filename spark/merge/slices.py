@@ -19,19 +19,11 @@ from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.fold.batch import Folded, SegmentFold
 from slotlake.spark.fold.conflicts import Conflicts, OnConflict, conflict_error
 from slotlake.spark.merge.probe import changed_as_expected, counts_on_the_lake
-from slotlake.spark.merge.run import (
-    Staged,
-    Work,
-    apply_fold,
-    apply_shape,
-    fill_constants,
-    lake_rows,
-    run_statements,
-    summaries,
-    target_of,
-)
+from slotlake.spark.merge.replacement import with_known_moves
+from slotlake.spark.merge.run import Work, apply_shape, run_statements, summaries
 from slotlake.spark.merge.schema_changes import Constant
-from slotlake.spark.merge.sql import Target, with_known_moves
+from slotlake.spark.merge.sql import Target
+from slotlake.spark.merge.stage import Staged, apply_fold, fill_constants, lake_rows, target_of
 from slotlake.spark.publish.derived_tables import empty_insert
 from slotlake.spark.publish.swap import steps_staged
 from slotlake.spark.tables.metadata import STAGE, ancestry, head, ref, summary, with_ref

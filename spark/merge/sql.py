@@ -12,9 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -25,19 +23,8 @@ from slotlake.spark.names import LakeName, quote
 from slotlake.spark.tables.schema import LakeColumn, TableSchema
 
 DELETE, WHOLE, IN_PLACE, MOVED = (ACTIONS[name] for name in ("delete", "whole", "in_place", "moved"))
-# From these sizes on, two statements are cheaper than one MERGE.  To insert what it does not find, MERGE must
-# keep all folded rows, so Spark cannot broadcast them and shuffles the whole table, file names included.
-# What goes is found with the keys alone, which are broadcast; what comes is appended without a join.  For 5 M
-# rows with keys in no order that is a third to a tenth of the CPU time (docs/adr/0018).
-_REPLACE_BATCH_ROWS_MIN = 500
-# A smaller batch's range of keys leaves out nearly the whole table before the exchange, if it is this narrow.
-_NARROW_RANGE_MAX = 1_000_000
-_REPLACE_ROWS_MIN = 1_000_000
-_BROADCAST_ROW_BYTES = 48
 # No column's: a name in the lake has no space (spark/names.py).
 _PRESENT = "`is there`"
-# So many small files Spark reads in one task.
-_FILES_TOGETHER = 4
 _NO_TEXT = "CAST(NULL AS STRING)"
 
 
@@ -110,19 +97,18 @@ class Target:
         return pairs
 
 
-def statements(target: Target, view: str, lookup_view: str) -> list[str]:
-    """The statements to run one after the other; the last one completes the table.
+def statements(target: Target, view: str) -> list[str]:
+    """The statements to run one after the other, if rows are not replaced; the last one completes the table.
 
     Args:
         target: the table and the fold.
         view: the temporary view that holds the folded rows.
-        lookup_view: one that holds at least `lookup_columns`.
     """
     if target.fold.truncated:
-        return [f"DELETE FROM {target.branch}", _insert(target, view)]
+        return [f"DELETE FROM {target.branch}", insert(target, view)]
     if not target.fold.key or not target.fold.rows.num_rows:
-        return [_insert(target, view)]
-    return _replace(target, view, lookup_view) if _replaces(target) else [_merge(target, view)]
+        return [insert(target, view)]
+    return [_merge(target, view)]
 
 
 def view_schema(target: Target, names: Iterable[str]) -> str:
@@ -142,123 +128,9 @@ def _merge(target: Target, view: str) -> str:
         target = replace(
             target, view_columns=target.view_columns | {f"xn{i}" for i in range(len(target.columns))}
         )
-    condition = " AND ".join(same_key(target, "t", "n") + _key_range(target, "t", "n"))
+    condition = " AND ".join(same_key(target, "t", "n") + key_range(target, target.fold.rows, "t"))
     clauses = f"{_when_matched(target, actions)} {_when_not_matched(target, actions)}"
     return f"MERGE INTO {target.branch} AS t USING {source} AS s ON {condition} {clauses}"
-
-
-def _replaces(target: Target) -> bool:
-    """Return whether deleting the old rows first and appending the new ones is cheaper than one MERGE.
-
-    Rows that moved and keep values of the lake's row rule it out: the values would be deleted by then.
-    """
-    rows = target.fold.rows
-    lookup = rows.select(_lookup_columns(target))
-    return (
-        not pc.any(pc.equal(rows["action"], MOVED)).as_py()
-        and (rows.num_rows >= _REPLACE_BATCH_ROWS_MIN or _is_spread(target))
-        and target.lake_rows + rows.num_rows >= _REPLACE_ROWS_MIN
-        and rows.num_rows * _BROADCAST_ROW_BYTES + 2 * lookup.nbytes <= target.broadcast_bytes
-    )
-
-
-def should_gather(target: Target) -> bool:
-    """Return whether Spark should bring the rows together before it writes them.
-
-    Where Spark broadcasts the batch, each task that reads some files writes its updated rows to a file of its
-    own: a table that is only updated would get more files with every batch, the faster the more it has.
-    """
-    fold = target.fold
-    if fold.bag or fold.truncated or not fold.key or fold.rows.num_rows < 2:
-        return False
-    if target.lake_files <= _FILES_TOGETHER:
-        return False
-    action = fold.rows["action"].to_numpy()
-    return bool(
-        rows_staying(target).any() if _replaces(target) else not np.isin(action, (WHOLE, MOVED)).any()
-    )
-
-
-def with_known_moves(target: Target) -> Target:
-    """The same, where the batch knows all of each row whose key changed and that lets it be replaced.
-
-    Such a row needs nothing of the lake's, whatever its key was there: it comes whole.  Should the lake not
-    have had it, what is taken away is one row too few, which whoever trusts the lake looks at afterwards.
-    """
-    rows = target.fold.rows
-    if target.fold.bag or "action" not in rows.column_names:
-        return target
-    moved = rows["action"].to_numpy() == MOVED
-    if not moved.any() or any((moved & rows[name].to_numpy()).any() for name in _unsent(target)):
-        return target
-    action = pa.array(np.where(moved, WHOLE, rows["action"].to_numpy()).astype(np.int8))
-    known_rows = rows.set_column(rows.column_names.index("action"), "action", action)
-    replaced = replace(target, fold=replace(target.fold, rows=known_rows))
-    return replaced if _replaces(replaced) else target
-
-
-def rows_staying(target: Target) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Which folded rows stay where they are while others are replaced: they keep something of the lake's.
-
-    An updated row of which everything is known is replaced where the lake is trusted to have it: should it
-    not, it is to be inserted too (`spark.fold.batch`), and the count tells.
-    """
-    rows = target.fold.rows
-    updated = np.asarray(rows["action"].to_numpy() == IN_PLACE, np.bool_)
-    if not target.trusted or _past(target):
-        return updated
-    partly_unchanged = np.zeros(rows.num_rows, np.bool_)
-    for name in _unsent(target):
-        partly_unchanged |= rows[name].to_numpy()
-    return np.asarray(updated & partly_unchanged, np.bool_)
-
-
-def _unsent(target: Target) -> list[str]:
-    return [f"u{i}" for i in range(len(target.columns)) if f"u{i}" in target.view_columns]
-
-
-def _is_spread(target: Target) -> bool:
-    """Return whether the batch's keys lie far apart, or may do so."""
-    for i, _ in target.keys:
-        values = target.fold.rows[f"n{i}"]
-        if not pa.types.is_integer(values.type):
-            return bool(len(values) > 1)
-        ends = pc.min_max(values)
-        if ends["max"].as_py() - ends["min"].as_py() > _NARROW_RANGE_MAX:
-            return True
-    return False
-
-
-def _lookup_columns(target: Target) -> list[str]:
-    """The columns of ``s`` that the first statement needs: the keys, if no row stays partly as it is."""
-    if rows_staying(target).any():
-        return sorted(target.view_columns)
-    return [name for i, _ in target.keys for name, _, _ in target.pair(i, "n") if name in target.view_columns]
-
-
-def _replace(target: Target, view: str, lookup_view: str) -> list[str]:
-    condition = " AND ".join(same_key(target, "t", "n") + _key_range(target, "t", "n"))
-    source = f"(SELECT /*+ BROADCAST */ {', '.join(_lookup_columns(target))} FROM {quote(lookup_view)})"
-    staying = rows_staying(target)
-    in_place, clauses = f"s.action = {IN_PLACE}", "WHEN MATCHED THEN DELETE"
-    if target.trusted and not _past(target):
-        in_place += f" AND ({' OR '.join(f's.{name}' for name in _unsent(target)) or 'false'})"
-    if staying.any():
-        assigned = ", ".join(_assignments(target))
-        clauses = f"WHEN MATCHED AND {in_place} THEN UPDATE SET {assigned} {clauses}"
-    merge = f"MERGE INTO {target.branch} AS t USING {source} AS s ON {condition} {clauses}"
-    deleted = target.fold.rows["action"].to_numpy() == DELETE
-    if (deleted | staying).all():
-        return [merge]
-    return [merge, _insert(target, view, f"s.action <> {DELETE} AND NOT ({in_place})")]
-
-
-def lookup_columns(target: Target) -> list[str]:
-    """Return the columns of ``s`` that the first of two statements broadcasts; none if there is no such."""
-    fold = target.fold
-    if fold.bag or fold.truncated or not fold.key or not fold.rows.num_rows or not _replaces(target):
-        return []
-    return _lookup_columns(target)
 
 
 def _when_matched(target: Target, actions: set[int]) -> str:
@@ -266,7 +138,7 @@ def _when_matched(target: Target, actions: set[int]) -> str:
     if actions & {DELETE, MOVED}:
         clauses.append(f"WHEN MATCHED AND s.action = {DELETE} THEN DELETE")
     if actions - {DELETE}:
-        clauses.append(f"WHEN MATCHED THEN UPDATE SET {', '.join(_assignments(target))}")
+        clauses.append(f"WHEN MATCHED THEN UPDATE SET {', '.join(assignments(target))}")
     return " ".join(clauses)
 
 
@@ -280,7 +152,14 @@ def _when_not_matched(target: Target, actions: set[int]) -> str:
     )
 
 
-def _insert(target: Target, view: str, which: str = f"s.action = {WHOLE}") -> str:
+def insert(target: Target, view: str, which: str = f"s.action = {WHOLE}") -> str:
+    """Return the INSERT of folded rows of which all is known.
+
+    Args:
+        target: the table and the fold.
+        view: the temporary view that holds the folded rows.
+        which: of them, ``s``; by default those that are whole.
+    """
     names, values = zip(*insert_values(target), strict=True)
     return (
         f"INSERT INTO {target.branch} ({', '.join(names)}) "
@@ -306,13 +185,14 @@ def _with_moved(target: Target, view: str) -> str:
         if unchanged:
             selected.append(f"s.u{i} AND s.action <> {MOVED} AS u{i}")
     columns = ", ".join([f"true AS {_PRESENT}", *dict.fromkeys(needed)])
-    where = " AND ".join(_key_range(target, "l", "m")) or "true"
+    where = " AND ".join(key_range(target, target.fold.rows, "l", "m")) or "true"
     condition = " AND ".join([f"s.action = {MOVED}", *same_key(target, "o", "m")])
     lake = f"(SELECT {columns} FROM {target.branch} AS l WHERE {where})"
     return f"SELECT {', '.join(selected)} FROM {quote(view)} AS s LEFT JOIN {lake} AS o ON {condition}"
 
 
-def _assignments(target: Target) -> Iterator[str]:
+def assignments(target: Target) -> Iterator[str]:
+    """Return what an UPDATE of a lake row sets."""
     for i in range(len(target.columns)):
         for _, value, name in target.pair(i, "n"):
             new_value = (
@@ -321,17 +201,18 @@ def _assignments(target: Target) -> Iterator[str]:
                 else value
             )
             yield f"t.{name} = {new_value}"
-    for name in _past(target):
+    for name in past_columns(target):
         yield f"t.{name} = CASE WHEN s.action = {IN_PLACE} THEN t.{name} END"
 
 
 def insert_values(target: Target) -> list[tuple[str, str]]:
     """(lake column, value) of every column, for an INSERT."""
     pairs = [(name, value) for i in range(len(target.columns)) for _, value, name in target.pair(i, "n")]
-    return pairs + [(name, "NULL") for name in _past(target)]
+    return pairs + [(name, "NULL") for name in past_columns(target)]
 
 
-def _past(target: Target) -> list[str]:
+def past_columns(target: Target) -> list[str]:
+    """Return the lake columns that the fold knows nothing of."""
     names = [name for column in target.past for name in (column.lake_name, column.exact_name)]
     existing = {column.lake_name for column in target.past} | target.companions
     return [quote(name) for name in names if name in existing]
@@ -353,10 +234,6 @@ def same_key(target: Target, lake: str, prefix: str = "n") -> list[str]:
         equals = "=" if len(pairs) == 1 else "<=>"
         conditions += [f"{lake}.{name} {equals} {value}" for _, value, name in pairs]
     return conditions
-
-
-def _key_range(target: Target, lake: str, prefix: str) -> list[str]:
-    return key_range(target, target.fold.rows, lake, prefix)
 
 
 def key_range(target: Target, rows: pa.Table, lake: str, prefix: str = "n") -> list[str]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slotlake.spark.direct.choice import NEVER, SWITCH
-from slotlake.spark.merge import folded_views, rows
-from slotlake.spark.merge import sql as apply_sql
+from slotlake.spark.merge import folded_views, key_bits, replacement, rows
 from tests.spark.lake_lab import UNCHANGED, Lab, delete, insert, relation, truncate, update
 
 ORDERS = relation("orders", ["id"], id="int8", note="text", total="numeric(10,2)")
@@ -98,16 +97,20 @@ def test_the_copy_itself_can_hold_such_values(lab: Lab) -> None:
     assert lab.rows("orders") == [("1", "x", "NaN"), ("2", "x", "NaN")]
 
 
-@pytest.fixture(params=["by files", "by the session"])
+@pytest.fixture(
+    params=["by files", "by files, keys as bits", "by the session", "by the session, keys as bits"]
+)
 def replacing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """As for a large table, and by Spark's statements, on this machine and on a cluster."""
-    if request.param == "by the session":
+    if "bits" in request.param:
+        monkeypatch.setattr(key_bits, "KEY_BYTES", 1 << 20)
+    if "session" in request.param:
         for module in (rows, folded_views):
             monkeypatch.setattr(module, "shares_files", lambda _: False)
         monkeypatch.setattr(rows, "_ROWS_HERE_MAX", 1)
     monkeypatch.setenv(SWITCH, NEVER)
-    monkeypatch.setattr(apply_sql, "_REPLACE_BATCH_ROWS_MIN", 1)
-    monkeypatch.setattr(apply_sql, "_REPLACE_ROWS_MIN", 0)
+    monkeypatch.setattr(replacement, "_BATCH_ROWS_MIN", 1)
+    monkeypatch.setattr(replacement, "_ROWS_MIN", 0)
 
 
 @pytest.mark.usefixtures("replacing")
@@ -170,7 +173,7 @@ def test_what_taking_away_and_appending_meet_is_counted(lab: Lab) -> None:
 def test_few_changes_are_replaced_too_where_their_keys_lie_far_apart(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(apply_sql, "_REPLACE_ROWS_MIN", 0)
+    monkeypatch.setattr(replacement, "_ROWS_MIN", 0)
     monkeypatch.setenv(SWITCH, NEVER)  # the statements of Spark
     lab.init({ORDERS: [order(1), order(9_000_000)]})
     lab.sync(update(ORDERS, **order(1, "y")), insert(ORDERS, **order(2)))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotlake.spark.direct.choice import NEVER, SWITCH
-from slotlake.spark.merge import sql as apply_sql
+from slotlake.spark.merge import key_bits, replacement
 from slotlake.spark.merge.bounds import Markers, value_range
 from tests.spark.lake_lab import Lab, relation, update
 
@@ -54,12 +54,15 @@ def test_bounds_of_few_keys_are_exact() -> None:
     assert _bounds([7, 22], pa.int32()) == (7, 22)
 
 
-@pytest.mark.parametrize("statements", [1, 2])
-def test_the_next_batch_is_the_same_java(statements: int, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("statements", "as_bits"), [(1, False), (2, False), (2, True)])
+def test_the_next_batch_is_the_same_java(
+    statements: int, as_bits: bool, lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Spark writes integers into the Java that it makes; each executor would compile that of each batch."""
     monkeypatch.setenv(SWITCH, NEVER)
-    monkeypatch.setattr(apply_sql, "_REPLACE_ROWS_MIN", 0 if statements == 2 else 1 << 40)
-    monkeypatch.setattr(apply_sql, "_REPLACE_BATCH_ROWS_MIN", 1)
+    monkeypatch.setattr(replacement, "_ROWS_MIN", 0 if statements == 2 else 1 << 40)
+    monkeypatch.setattr(replacement, "_BATCH_ROWS_MIN", 1)
+    monkeypatch.setattr(key_bits, "KEY_BYTES", 1 << 20 if as_bits else 0)
     lab.init({ITEMS: [{"id": str(number), "v": "x"} for number in range(1000)]})
 
     def compiled() -> int:
