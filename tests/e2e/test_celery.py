@@ -71,7 +71,7 @@ def test_a_worker_is_killed_and_another_goes_on(
 ) -> None:
     database.execute(
         "CREATE TABLE orders (id int PRIMARY KEY, v text); CREATE TABLE lines (id int PRIMARY KEY, v text);"
-        "INSERT INTO orders SELECT g, 'v' || g FROM generate_series(1, 2000) g"
+        "INSERT INTO orders SELECT g, 'v' || g FROM generate_series(1, 60000) g"
     )
     with ExitStack() as stack:
         catalog, broker = (stack.enter_context(fresh_database(pg)) for _ in range(2))
@@ -97,6 +97,7 @@ def test_a_worker_is_killed_and_another_goes_on(
         assert "slotlake: workers start warm" in first.log.read_text()
         run = client.trigger("cdc_bootstrap_shop")
         until_ended(client, "cdc_bootstrap_shop", run)
+        # So many that Spark brings them into the lake: that takes seconds.
         database.execute("UPDATE orders SET v = 'new' WHERE id % 3 = 0; INSERT INTO lines VALUES (1, 'a')")
         run = client.trigger("cdc_sync_shop")
 
