@@ -213,9 +213,10 @@ class _Race:
     def _change_few(self) -> None:
         """Few updates of each table, for which no file of it can be left out."""
         for table, rows in self._rows.items():
+            few = min(_FEW, rows // 2)
             self._connection.execute(
                 f"UPDATE {table} SET quantity = quantity + 1 "
-                f"WHERE id <= {min(_FEW, rows // 2)} OR id > {rows - min(_FEW, rows // 2)}".encode()
+                f"WHERE id BETWEEN 1 AND {few} OR id BETWEEN {rows - few + 1} AND {rows}".encode()
             )
 
     def _update(self, table: str, step: int) -> None:
