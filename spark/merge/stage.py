@@ -32,9 +32,7 @@ from slotlake.spark.merge.sql import Target, statements, view_schema
 from slotlake.spark.names import quote
 from slotlake.spark.publish.swap import reset_stage
 from slotlake.spark.tables.metadata import ancestry, head, summary
-from slotlake.spark.tables.schema import (
-    TableSchema,
-)
+from slotlake.spark.tables.schema import TableSchema
 
 
 @dataclass(frozen=True)
