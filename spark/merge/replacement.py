@@ -50,18 +50,20 @@ class Replacement:
             all that is known, where a row stays partly as it is.
         schema: the columns of ``lookup`` as DDL.
         conditions: that a row ``t`` of the lake is one of ``lookup``, which is ``s``.
+        staying: which folded rows stay; see `rows_staying`.
     """
 
     target: Target
     lookup: pa.Table
     schema: str
     conditions: tuple[str, ...]
+    staying: np.ndarray[Any, np.dtype[np.bool_]]
 
     @property
     def appends(self) -> bool:
         """Whether there is a second statement."""
         deleted = self.target.fold.rows["action"].to_numpy() == DELETE
-        return not (deleted | rows_staying(self.target)).all()
+        return not (deleted | self.staying).all()
 
     def take_away(self, lookup_view: str) -> str:
         """Return the first statement: it takes away the rows that are there, or updates those that stay.
@@ -73,7 +75,7 @@ class Replacement:
         condition = " AND ".join([*self.conditions, *key_range(target, target.fold.rows, "t")])
         source = f"(SELECT /*+ BROADCAST */ {names} FROM {quote(lookup_view)})"
         clauses = "WHEN MATCHED THEN DELETE"
-        if rows_staying(target).any():
+        if self.staying.any():
             assigned = ", ".join(assignments(target))
             clauses = f"WHEN MATCHED AND {self._in_place()} THEN UPDATE SET {assigned} {clauses}"
         return f"MERGE INTO {target.branch} AS t USING {source} AS s ON {condition} {clauses}"
@@ -117,13 +119,14 @@ def replacement_of(target: Target) -> Replacement | None:
 def _replacement(target: Target) -> Replacement:
     rows, pairs = target.fold.rows, [target.pair(i, "n") for i, _ in target.keys]
     names = [name for pair in pairs for name, _, _ in pair if name in target.view_columns]
-    if rows_staying(target).any():
+    staying = rows_staying(target)
+    if staying.any():
         names = sorted(target.view_columns)
     elif len(pairs) == len(pairs[0]) == 1 and (bits := key_bits(rows[names[0]])) is not None:
         ((_, _, column),) = pairs[0]
-        return Replacement(target, bits, BITS, has_key(f"t.{column}"))
+        return Replacement(target, bits, BITS, has_key(f"t.{column}"), staying)
     conditions = tuple(same_key(target, "t"))
-    return Replacement(target, rows.select(names), view_schema(target, names), conditions)
+    return Replacement(target, rows.select(names), view_schema(target, names), conditions, staying)
 
 
 def should_gather(target: Target, replacement: Replacement | None) -> bool:
@@ -142,7 +145,7 @@ def should_gather(target: Target, replacement: Replacement | None) -> bool:
     if target.lake_files <= _FILES_TOGETHER:
         return False
     if replacement is not None:
-        return bool(rows_staying(target).any())
+        return bool(replacement.staying.any())
     return not np.isin(fold.rows["action"].to_numpy(), (WHOLE, MOVED)).any()
 
 
