@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from slotlake.infra.progress import Progressing
 
 T = TypeVar("T")
-_ROWS, _LARGE_TIMES, _PAIRS = 5_000_000, 20, 2
+_ROWS, _LARGE_TIMES, _PAIRS = 5_000_000, 40, 2
 # Java's compilers come to rest only after many statements; a batch of few changes reads the same files.
 _WARM_UPS, _LIGHT_WARM_UPS, _PLACES = 3, 15, 100
-_EACH = 200  # one of so many rows of the large table changes
+_EACH = 300  # one of so many rows of the large table changes
 _ORDERS, _LARGE = "orders", "large"
 _WANTED = 1 / 0.65
 
@@ -211,11 +211,11 @@ class _Race:
         self._update(_LARGE, _EACH)
 
     def _change_few(self) -> None:
-        """Few updates of each table: in places all over it, there as close as in a large batch."""
+        """Few updates of each table: in places all over it, and close there, so that keys go as bits too."""
         for table, rows in self._rows.items():
             ids = (
-                f"SELECT place * {rows // _PLACES} + row * {_EACH} + 1 "
-                f"FROM generate_series(0, {_PLACES - 1}) AS place, generate_series(0, {_PLACES - 1}) AS row"
+                f"SELECT place * {rows // _PLACES} + row * {_EACH // 3} + 1 "
+                f"FROM generate_series(0, {_PLACES - 1}) place, generate_series(0, {2 * _PLACES - 1}) row"
             )
             self._connection.execute(
                 f"UPDATE {table} SET quantity = quantity + 1 WHERE id IN ({ids})".encode()
