@@ -23,7 +23,7 @@ from slotlake.infra.local.runtime import pyspark_folder, spark_runtime
 ADDRESS = "127.0.0.1"
 _GROUPS = Path("/sys/fs/cgroup/cpu")
 _PERIOD_US = 20_000
-_START_SECONDS_MAX = 60.0
+_START_SECONDS_MAX, _END_SECONDS_MAX = 60.0, 10.0
 
 
 class Machine:
@@ -50,11 +50,15 @@ class Machine:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with suppress(OSError):
-            for pid in (self._group / "cgroup.procs").read_text().split():
-                with suppress(OSError):
-                    (_GROUPS / "cgroup.procs").write_text(pid)
-            self._group.rmdir()
+        give_up = time.monotonic() + _END_SECONDS_MAX  # what ends is in the group until then
+        while self._group.exists() and time.monotonic() < give_up:
+            with suppress(OSError):
+                for pid in (self._group / "cgroup.procs").read_text().split():
+                    with suppress(OSError):
+                        (_GROUPS / "cgroup.procs").write_text(pid)
+                self._group.rmdir()
+                return
+            time.sleep(0.1)
 
     def takes(self, pid: int) -> None:
         """Make a process one of this machine's, and with it what it starts from now on."""
