@@ -135,8 +135,12 @@ class Catalog(ABC):
     def names(self) -> Collection[LakeName]:
         """Return the names of all tables, without reading any table."""
 
-    def own_names(self) -> AbstractSet[LakeName]:
-        """Return at least the names of the lake's own tables, without reading any table."""
+    def own_names(self, head: int | None) -> AbstractSet[LakeName]:
+        """Return at least the names of the lake's own tables, without reading any table.
+
+        Args:
+            head: the snapshot of `commits` that they are asked for.
+        """
         return frozenset(self.names())
 
     @abstractmethod

@@ -128,7 +128,20 @@ def listing_of_pointers(lake: LakeSettings, pointers: Mapping[LakeName, str]) ->
     """
     if pointers.get(LakeName(lake.namespace, COMMITS)) is None:
         return listing_of_rows(lake, [])
-    return listing_of_rows(lake, [(*name, location) for name, location in pointers.items()])
+    every = dict(pointers.items())
+    foreign = {space for space in {name.namespace for name in every} if not belongs(space, lake.namespace)}
+    if foreign:
+        every = {name: location for name, location in every.items() if name.namespace not in foreign}
+    with _lock:
+        seen = _seen_of(lake)
+        before = seen.newest.pointers
+        new = {name: location for name, location in every.items() if before.get(name) != location}
+        gone = [name for name in before if name not in every]
+        if new or gone:
+            _note(seen, gone, new)
+        seen.own = seen.rows = seen.texts = None
+        seen.locations = ()
+        return seen.newest
 
 
 def _seen_of(lake: LakeSettings) -> _Seen:

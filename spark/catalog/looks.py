@@ -3,7 +3,7 @@
 A REST server has no request for the pointers of all tables: a look at a lake of a thousand tables is a
 thousand requests, and a sync looks several times.  While a sync runs (:func:`sparing`), such a look is
 remembered, and used again for tables that this process has not changed since, as long as `commits` says that
-nobody else has published, and for :data:`SECONDS_MAX` at most.
+nobody else has published, and for a minute at most, or longer where a look itself takes seconds.
 
 Invariant: what is about to be changed is always read anew.  So what somebody else does to a table meanwhile
 is found when a batch touches the table, or by the next look; never built upon.
@@ -16,12 +16,14 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import LakeName
 
-SECONDS_MAX = 60.0
+LIFE_SECONDS_MIN = 60.0
+# Ten thousand tables take half a minute: a look lives so long that looks are a twentieth of the time.
+LIFE_TIMES = 20
 # With fewer tables a look costs little, and then it is always a new one.
 TABLES_MIN = 50
 _Key = tuple[str, str, str]
@@ -35,11 +37,15 @@ class Look:
         head: the snapshot of `commits` then.
         at: when that was, by the monotonic clock, in seconds.
         pointers: table → metadata location; None for what was changed by this process since.
+        names: of all tables, those being filled among them.
+        seconds: how long it took to read them.
     """
 
     head: int | None
     at: float
     pointers: Mapping[LakeName, str | None]
+    names: frozenset[LakeName]
+    seconds: float
 
 
 _sparing: ContextVar[bool] = ContextVar("slotlake_sparing", default=False)
@@ -74,25 +80,44 @@ def remembered(lake: LakeSettings, head: int | None) -> Mapping[LakeName, str | 
         lake: the lake.
         head: the snapshot of `commits` now.
     """
-    look = _looks.get(_key(lake))
-    if look is None or look.head != head or time.monotonic() - look.at > SECONDS_MAX:
-        return None
-    return look.pointers
+    look = _usable(lake, head)
+    return None if look is None else look.pointers
 
 
-def remember(lake: LakeSettings, head: int | None, pointers: Mapping[LakeName, str]) -> None:
+def names(lake: LakeSettings, head: int | None) -> frozenset[LakeName] | None:
+    """Return the names of all tables at the last look; None if looks are not spared, or there is none to use.
+
+    Whatever this process makes, renames or drops ends a look (:func:`forget_all`).
+
+    Args:
+        lake: the lake.
+        head: the snapshot of `commits` now.
+    """
+    look = _usable(lake, head) if is_sparing() else None
+    return None if look is None else look.names
+
+
+def remember(
+    lake: LakeSettings,
+    head: int | None,
+    pointers: Mapping[LakeName, str],
+    names: frozenset[LakeName],
+    seconds: float,
+) -> None:
     """Remember a look at all tables, if they are many.
 
     Args:
         lake: the lake.
         head: the snapshot of `commits`.
         pointers: table → metadata location.
+        names: of all tables, those being filled among them.
+        seconds: how long it took to read them.
     """
     with _lock:
         if len(pointers) < TABLES_MIN:
             _looks.pop(_key(lake), None)
         else:
-            _looks[_key(lake)] = Look(head, time.monotonic(), dict(pointers))
+            _looks[_key(lake)] = Look(head, time.monotonic(), dict(pointers), names, seconds)
 
 
 def amend(lake: LakeSettings, pointers: Mapping[LakeName, str]) -> None:
@@ -117,12 +142,21 @@ def forget_all(lake: LakeSettings) -> None:
         _looks.pop(_key(lake), None)
 
 
+def _usable(lake: LakeSettings, head: int | None) -> Look | None:
+    look = _looks.get(_key(lake))
+    if look is None or look.head != head:
+        return None
+    life = max(LIFE_SECONDS_MIN, LIFE_TIMES * look.seconds)
+    return look if time.monotonic() - look.at <= life else None
+
+
 def _change(lake: LakeSettings, pointers: Mapping[LakeName, str | None], head: int | None = None) -> None:
     with _lock:
         look = _looks.get(_key(lake))
         if look is not None:
             newest = look.head if head is None else head
-            _looks[_key(lake)] = Look(newest, look.at, {**look.pointers, **pointers})
+            pointers = {**look.pointers, **pointers}
+            _looks[_key(lake)] = replace(look, head=newest, pointers=pointers)
 
 
 def _key(lake: LakeSettings) -> _Key:

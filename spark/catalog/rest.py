@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import Any
 
@@ -208,6 +209,15 @@ class RestPointers(Catalog):
                 with suppress(NoSuchNamespaceError):
                     tables += [LakeName(*name) for name in self._rest.list_tables(space)]
         return frozenset(tables)
+
+    def own_names(self, head: int | None) -> AbstractSet[LakeName]:
+        """The tables of the last look, while looks are spared: a list of thousands is a long answer.
+
+        Args:
+            head: the snapshot of `commits` now; a look at another one is not used.
+        """
+        seen = looks.names(self.lake, head)
+        return frozenset(self.names()) if seen is None else seen
 
     def location(self, name: LakeName) -> str | None:
         """Where a table's metadata is; None if there is no such table, or it is not one yet."""

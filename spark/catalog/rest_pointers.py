@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, ItemsView, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from slotlake.spark.catalog import looks
@@ -39,7 +40,15 @@ class Pointers(Mapping[LakeName, str]):
         return location
 
     def __iter__(self) -> Iterator[LakeName]:
-        return iter(self.of(sorted(self._names())))
+        return iter(self.all())
+
+    def items(self) -> ItemsView[LakeName, str]:
+        """Read the pointers of all tables, without a question for each of them to what was read."""
+        return self.all().items()
+
+    def all(self) -> dict[LakeName, str]:
+        """Read the pointers of all tables, in the order of their names."""
+        return self.of(sorted(self._names()))
 
     def of(self, names: Collection[LakeName]) -> dict[LakeName, str]:
         """Read the pointers of these tables; those that are not there are left out."""
@@ -47,10 +56,12 @@ class Pointers(Mapping[LakeName, str]):
         if len(unread) > 1:
             with ThreadPoolExecutor(_AT_ONCE) as pool:
                 self._read.update(zip(unread, pool.map(self._location, unread), strict=True))
-        return {name: self[name] for name in names if name in self}
+        else:
+            self._read.update((name, self._location(name)) for name in unread)
+        return {name: location for name in names if (location := self._read[name]) is not None}
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return len(self.all())
 
 
 class SparingPointers(Pointers):
@@ -71,18 +82,24 @@ class SparingPointers(Pointers):
         super().__init__(names, location)
         self._lake = lake
 
-    def __iter__(self) -> Iterator[LakeName]:
+    def all(self) -> dict[LakeName, str]:
+        """Read the pointers of all tables, or only of those that were not read lately."""
         commits = LakeName(self._lake.namespace, COMMITS)
         location = self.get(commits)
         head = None if location is None else catalog_metadata.ref(catalog_metadata.load(location), MAIN)
         seen = looks.remembered(self._lake, head)
         if seen is None:
-            pointers = self.of(sorted(self._names()))
-            looks.remember(self._lake, head, pointers)
-            return iter(pointers)
-        self._read |= {name: where for name, where in seen.items() if where is not None and name != commits}
+            started = time.monotonic()
+            names = frozenset(self._names())
+            pointers = self.of(sorted(names))
+            looks.remember(self._lake, head, pointers, names, time.monotonic() - started)
+            return pointers
+        changed = [name for name, where in seen.items() if where is None]
+        known = {**seen}
+        for name in changed:
+            del known[name]
+        self._read = {**known, **self._read}  # `commits` was read just now
         pointers = self.of(sorted(seen))
-        looks.amend(
-            self._lake, {name: pointers[name] for name in seen if seen[name] is None and name in pointers}
-        )
-        return iter(pointers)
+        if changed:
+            looks.amend(self._lake, {name: pointers[name] for name in changed if name in pointers})
+        return pointers

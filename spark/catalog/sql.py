@@ -192,7 +192,7 @@ class SqlPointers(Catalog):
         """The tables of the same query."""
         return self.pointers().keys()
 
-    def own_names(self) -> AbstractSet[LakeName]:
+    def own_names(self, head: int | None) -> AbstractSet[LakeName]:
         """The tables of the listing; the same object as before, if none came or went."""
         return self.listing().names
 

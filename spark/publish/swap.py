@@ -347,7 +347,8 @@ def point_move(
         aside_entries: the tables that are set aside from then on; None: those of before, without what is
             published.
     """
-    metadata = with_point(commits, point, snapshots, catalog.own_names())
+    existing = catalog.own_names(catalog_metadata.ref(commits.metadata, MAIN))
+    metadata = with_point(commits, point, snapshots, existing)
     if aside_entries is None:
         metadata = aside.without_published(metadata, commits.name.namespace, snapshots)
     else:

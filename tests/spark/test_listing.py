@@ -111,7 +111,7 @@ def test_both_readers_of_a_sql_catalog_see_the_same_listing(lake: LakeSettings) 
         assert (
             dict(first.pointers) == catalog.pointers() == {LakeName("shop", f"t{i}"): "x" for i in range(3)}
         )
-        assert catalog.own_names() == first.pointers.keys()
+        assert catalog.own_names(None) == first.pointers.keys()
         with engine.begin() as connection:
             connection.execute(
                 update(IcebergTables).where(IcebergTables.table_name == "t1").values(metadata_location="y")

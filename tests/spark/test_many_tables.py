@@ -48,6 +48,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         counts[name.table] += 1
         return answered(self, name)
 
+    names = RestPointers.names
+
+    def counted_names(self: RestPointers) -> frozenset[LakeName]:
+        counts["list of names"] += 1
+        return names(self)
+
+    monkeypatch.setattr(RestPointers, "names", counted_names)
     monkeypatch.setattr(SqlPointers, "_texts", counted_texts)
     monkeypatch.setattr(RestPointers, "answered", counted_answered)
     return counts
@@ -149,19 +156,29 @@ def test_on_rest_a_sync_asks_again_for_what_was_changed_only(
         asked.clear()
         assert find_damage(lake, PIPELINE) == []
         assert len(ReadPoint.latest(lake).tables()) == len(tables)
-        return sum(count for name, count in asked.items() if name != "commits")
+        return sum(count for name, count in asked.items() if name not in {"commits", "list of names"})
 
     every = look()
     assert every >= 2 * len(tables)
     with looks.sparing():
         assert look() == len(tables)
         assert look() == 0
+        asked.clear()
         lab.sync(insert(tables[0], id="1", v="1"))
+        assert asked["list of names"] == 0, "the list of thousands of tables is a long answer"
+        with open_catalog(lake) as catalog:
+            own, head = catalog.own_names(None), looks._looks[looks._key(lake)].head
+            assert asked.pop("list of names") == 1, "of another point than this process's last one"
+            assert catalog.own_names(head) == own
+            assert not asked["list of names"]
         assert look() == 1
         lab.session.sql(f"DELETE FROM lake.{lake.namespace}.t0")  # by somebody else
         assert look() == 0
         (damage,) = find_damage(lake, PIPELINE, only=[LakeName(lake.namespace, "t0")])
         assert damage.kind == WRITTEN
-        monkeypatch.setattr(looks, "SECONDS_MAX", 0.0)
+        monkeypatch.setattr(looks, "LIFE_SECONDS_MIN", 0.0)
+        monkeypatch.setattr(looks, "LIFE_TIMES", 1_000_000)
+        assert find_damage(lake, PIPELINE) == [], "a look that takes long lives longer"
+        monkeypatch.setattr(looks, "LIFE_TIMES", 0)
         assert [each.kind for each in find_damage(lake, PIPELINE)] == [WRITTEN]
     assert not looks.is_sparing()

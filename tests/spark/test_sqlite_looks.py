@@ -220,5 +220,5 @@ def test_the_readers_and_the_catalog_look_by_the_same_connection(
         assert read_listing(lake).changed_since(first) == {LakeName("shop", "a")}
         assert read_listing(lake).names is first.names  # none came or went
         _change(file, "UPDATE iceberg_tables SET table_name = 'c' WHERE table_name = 'a'")
-        assert catalog.own_names() == {LakeName("shop", "b"), LakeName("shop", "c")}
+        assert catalog.own_names(None) == {LakeName("shop", "b"), LakeName("shop", "c")}
         assert len(reads) == 3
