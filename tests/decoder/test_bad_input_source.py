@@ -152,11 +152,23 @@ def test_no_pg_hba_entry() -> None:
         refused(SourceError, "pg_hba.conf has no entry", connect_replication, server.dsn())
 
 
+def _senders_ended(server: EmbeddedPostgres) -> None:
+    """Wait for the server's side of closed replication connections: each holds a place until it has ended."""
+    with psycopg.connect(server.dsn(), autocommit=True) as connection:
+        query = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'walsender'"
+        give_up = time.monotonic() + 30
+        while connection.execute(query).fetchone() != (0,):
+            assert time.monotonic() < give_up, "a replication connection was left open"
+            time.sleep(0.02)
+
+
 def test_wal_level_and_exhausted_limits() -> None:
     with temporary_postgres(conf={"wal_level": "replica", "max_wal_senders": "1"}) as server:
         refused(SourceError, "wal_level is 'replica'", identify, server.dsn())
         source = SourceSettings(server.dsn(), ("p",), "s")
+        _senders_ended(server)
         refused(SourceError, "wal_level is not 'logical'", create_slot, source)
+        _senders_ended(server)
         with connect_replication(server.dsn()):
             error = refused(SourceUnavailableError, "WAL senders are in use", identify, server.dsn())
             assert "max_wal_senders" in error.way_out
