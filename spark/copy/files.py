@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -63,6 +64,8 @@ _CHOSEN = "write.metadata.metrics.column."
 _NOTHING: Mapping[str, str] = {}
 _NO_PARTITIONS: Mapping[Location, tuple[Any, ...]] = {}
 _MANIFEST_FILES_MAX = 10_000
+_SURROGATES: Final = 0xD800
+_AFTER_SURROGATES: Final = 0xE000
 
 
 def with_files(
@@ -168,7 +171,13 @@ def description_of_files(metadata: Metadata) -> Describe:
     def describe(
         location: Location, footer: pq.FileMetaData, size: int, partition: tuple[Any, ...] | None
     ) -> DataFile:
-        statistics = data_file_statistics_from_parquet_metadata(footer, plan, columns).to_serialized_dict()
+        gathered = data_file_statistics_from_parquet_metadata(footer, plan, columns)
+        for number in _without_ends(footer, columns):
+            gathered.column_aggregates.pop(number, None)
+        for ends in gathered.column_aggregates.values():
+            if isinstance(ends.current_max, str) and ends.trunc_length is not None:
+                ends.current_max = text_above(ends.current_max, ends.trunc_length)
+        statistics = gathered.to_serialized_dict()
         for of_columns in statistics.values():
             if isinstance(of_columns, dict):
                 for number in own:
@@ -185,6 +194,46 @@ def description_of_files(metadata: Metadata) -> Describe:
         )
 
     return describe
+
+
+def _without_ends(footer: pq.FileMetaData, columns: Mapping[str, int]) -> set[int]:
+    """Columns of which some row group says nothing of its values' ends, though it has values.
+
+    Parquet's writer leaves out ends of more than 4,096 bytes, and those of NaN.  pyiceberg takes the ends of
+    the other row groups for those of the file.
+    """
+    if footer.num_row_groups == 1:
+        return set()
+    groups = map(footer.row_group, range(footer.num_row_groups))
+    chunks = (group.column(i) for group in groups for i in range(footer.num_columns))
+    return {columns[chunk.path_in_schema] for chunk in chunks if not _has_ends(chunk)}
+
+
+def _has_ends(chunk: pq.ColumnChunkMetaData) -> bool:
+    statistics = chunk.statistics
+    if statistics is None:
+        return False
+    return bool(statistics.has_min_max or statistics.null_count == chunk.num_values)
+
+
+def text_above(text: str, length: int) -> str | None:
+    """Return a text of so many characters at most that no text with the same beginning comes after.
+
+    As Iceberg's (`UnicodeUtil.truncateStringMax`): the last character that has a next one becomes that one.
+    UTF-8 has none from U+D800 to U+DFFF, nor beyond U+10FFFF.  None if there is no such text.
+
+    Args:
+        text: the largest of some texts, in the order of their UTF-8.
+        length: at least 1.
+    """
+    if len(text) <= length:
+        return text
+    for end in range(length, 0, -1):
+        following = ord(text[end - 1]) + 1
+        following = _AFTER_SURROGATES if following == _SURROGATES else following
+        if following <= sys.maxunicode:
+            return text[: end - 1] + chr(following)
+    return None
 
 
 def _statistics_plan(schema: Schema, properties: dict[str, str]) -> dict[int, StatisticsCollector]:

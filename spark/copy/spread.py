@@ -24,10 +24,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from slotlake.decoder.compiled.arrays import python_values
 from slotlake.decoder.errors import LakeError
 from slotlake.spark import exchange, lake_files
 from slotlake.spark.copy.partition_values import in_manifest, transformed
-from slotlake.spark.layout import Layout
+from slotlake.spark.layout import Layout, Term
 from slotlake.spark.storage.location import Location
 from slotlake.spark.tables.layout import layout_of
 from slotlake.spark.tables.metadata import Metadata
@@ -43,6 +44,10 @@ Spread = Mapping[Location, tuple[Any, ...]]
 _Numbers = npt.NDArray[np.int64]
 
 
+class PartitionError(LakeError):
+    """Rows cannot be partitioned as their table is."""
+
+
 @dataclass
 class _Partitions:
     """The partitions so far, each with its number."""
@@ -54,12 +59,14 @@ class _Partitions:
         """The number of each row's partition.
 
         Raises:
-            LakeError: there are too many.
+            PartitionError: there are too many, or a manifest cannot hold one.
         """
         partitions: list[tuple[Any, ...]] = [()]
         codes = np.zeros(rows.num_rows, np.int64)
         for term in self.layout.partition:
             encoded = transformed(rows[term.column], term).dictionary_encode("encode")
+            if pa.types.is_decimal(encoded.dictionary.type):
+                _require_digits(term, encoded.dictionary, rows.schema.field(term.column).type.precision)
             values = in_manifest(encoded.dictionary)
             both = codes * len(values) + encoded.indices.to_numpy(zero_copy_only=False)
             distinct, codes = np.unique(both, return_inverse=True)
@@ -68,12 +75,23 @@ class _Partitions:
         for partition in partitions:
             self.numbers.setdefault(partition, len(self.numbers))
         if len(self.numbers) > PARTITIONS_MAX:
-            raise LakeError(
+            raise PartitionError(
                 f"a copy would make more than {PARTITIONS_MAX:,} partitions, each with a file of its own",
                 where=f"partition_by of the table: {', '.join(map(str, self.layout.partition))}",
                 way_out="choose a coarser transform, as month(…) or bucket(16, …)",
             )
         return np.array([self.numbers[partition] for partition in partitions], np.int64)[codes]
+
+
+def _require_digits(term: Term, values: pa.Array, digits_max: int) -> None:
+    """Require that a manifest can hold decimals: with as many digits as their column."""
+    numbers = python_values(values.drop_null())
+    if any(len(number.as_tuple().digits) > digits_max for number in numbers):
+        raise PartitionError(
+            f"a number has no partition: rounded down, it has more than {digits_max} digits",
+            where=f"partition_by of the table: {term}",
+            way_out="choose a narrower truncate, or bucket(16, …) of the column, or another column",
+        )
 
 
 def spread(files: Sequence[Location], metadata: Metadata, directory: Path) -> Spread:
@@ -169,7 +187,7 @@ def by_partition(rows: pa.Table, layout: Layout) -> list[tuple[tuple[Any, ...], 
         layout: the table's.
 
     Raises:
-        LakeError: there are too many partitions.
+        PartitionError: there are too many partitions, or a manifest cannot hold one.
     """
     partitions = _Partitions(layout)
     numbers = partitions.of(rows)

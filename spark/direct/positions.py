@@ -7,6 +7,7 @@ table has exact texts, same exact text; -0 is 0, and NaN is NaN.
 
 from __future__ import annotations
 
+import decimal
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from slotlake.spark.tables.position_deletes import Positions
 # What a batch may read and hold; a MERGE is slower here still (docs/adr/0064).
 KEY_BYTES_MAX: Final = 32 << 20
 ROWS_MAX: Final = 5_000_000
+# Python's own context rounds to 28 digits; a lake's decimal has 38 at most.
+_EXACT: Final = decimal.Context(prec=38, traps=[decimal.Inexact, decimal.InvalidOperation])
 _Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -162,7 +165,7 @@ def _comparable(values: pa.Array) -> list[Any] | None:
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         return sorted(values.view(pa.int32() if kind.bit_width == 32 else pa.int64()).to_pylist())
     if pa.types.is_decimal(kind):
-        return sorted(int(value.scaleb(kind.scale)) for value in python_values(values))
+        return sorted(int(value.scaleb(kind.scale, _EXACT)) for value in python_values(values))
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return sorted(value.encode() for value in python_values(values))
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):

@@ -20,6 +20,7 @@ from slotlake.decoder.failpoints import reach
 from slotlake.spark import lake_files
 from slotlake.spark.catalog.base import load_one
 from slotlake.spark.catalog.open import PointerMovedError, open_catalog
+from slotlake.spark.copy.spread import PartitionError
 from slotlake.spark.direct.choice import ALWAYS, SWITCH, mode, require_suitable
 from slotlake.spark.direct.live import Live, live_files
 from slotlake.spark.direct.packing import files_to_pack, with_packed
@@ -68,13 +69,15 @@ def stage_directly(
     Raises:
         ApplyError: a conflict, and the choice is ``fail``.
         StageConflictError: another writer changed the table meanwhile.
-        LakeError: a file cannot be read or written.
+        LakeError: a file cannot be read or written, or a row has no partition.
     """
     try:
         require_suitable(work, schema, parts, filled=filled)
         with open_catalog(work.lake) as catalog:
             work = replace(work, table=load_one(catalog, work.table.name))
         return _Staging(work, schema, parts[0]).run(choice)
+    except PartitionError as error:
+        raise error.of(schema.schema, schema.table) from None
     except UnsuitableError as why:
         if mode() == ALWAYS:
             raise LakeError(

@@ -29,22 +29,26 @@ PIPELINE = "test"
 UNCHANGED = object()
 OIDS = {
     "int4": 23, "int8": 20, "text": 25, "numeric": 1700, "float8": 701, "date": 1082, "timestamp": 1114,
-    "timestamptz": 1184, "bytea": 17, "bool": 16, "uuid": 2950,
+    "timestamptz": 1184, "bytea": 17, "bool": 16, "uuid": 2950, "int2": 21, "oid": 26, "float4": 700,
+    "time": 1083, "interval": 1186,
 }  # fmt: skip
-MONEY = ((10 << 16) | 2) + 4  # typmod of numeric(10,2)
 Row = Mapping[str, Any]
 
 
 def relation(name: str, key: Sequence[str], identity: str = "d", /, **columns: str) -> BatchRelation:
-    """A relation version; ``money="numeric(10,2)"`` is understood."""
+    """A relation version; ``money="numeric(10,2)"`` is understood, with any precision and scale."""
     schema, _, table = name.rpartition(".")
     made = tuple(_column(column, kind, column in key or identity == "f") for column, kind in columns.items())
     return BatchRelation(0, 16385, schema or "public", table, identity, tuple(key), made, (), 0, 0, 0, 0, 0)
 
 
 def _column(name: str, kind: str, in_key: bool) -> BatchColumn:
-    typmod = MONEY if kind == "numeric(10,2)" else -1
-    return BatchColumn(name, OIDS[kind.partition("(")[0]], typmod, kind, in_key)
+    kind_name, _, modifiers = kind.rstrip(")").partition("(")
+    typmod = -1
+    if modifiers:
+        precision, scale = map(int, modifiers.split(","))
+        typmod = (precision << 16 | scale & 0x7FF) + 4
+    return BatchColumn(name, OIDS[kind_name], typmod, kind, in_key)
 
 
 @dataclass(frozen=True)

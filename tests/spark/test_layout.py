@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(300)
 TYPES = relation(
     "types", ["id"],
     id="int8", i="int4", n="numeric(10,2)", d="date", t="timestamp", tz="timestamptz", s="text", b="bytea",
-    f="bool",
+    f="bool", h="numeric(38,0)", p="numeric(18,9)",
 )  # fmt: skip
 VALUES: dict[str, list[str | None]] = {
     "i": ["0", "-1", "2147483647", "-2147483648", "7", None],
@@ -41,9 +41,11 @@ VALUES: dict[str, list[str | None]] = {
         "-infinity",
         None,
     ],
-    "s": ["", "iceberg", "größe 😀 x", "r", None],
-    "b": ["\\x", "\\x00010203", "\\xff", None],
+    "s": ["", "iceberg", "größe 😀 x", "r", None, "\U0010ffff" * 11, "\ud7ff" * 11, "\uffff" * 10],
+    "b": ["\\x", "\\x00010203", "\\xff", None, "\\x" + "ff" * 11],
     "f": ["t", "f", None],
+    "h": ["9" * 38, "-" + "9" * 37 + "0", "-128", "-32768", "10000000000000000000000000001", "0"],
+    "p": ["999999999.999999999", "-999999999.999999990", "-0.000000128", "0.000000001"],
 }
 KINDS = ("identity", "year", "month", "day", "hour", "bucket[16]", "truncate[10]")
 # How Spark says it; a day is a date there.
@@ -126,6 +128,22 @@ def test_too_many_partitions_are_refused(lab: Lab, monkeypatch: pytest.MonkeyPat
         lab.init({FACTS: [{"id": str(i), "k": "1", "s": "x"} for i in range(11)]})
     assert raised.value.table == ("public", "facts")
     assert "bucket" in raised.value.way_out
+
+
+def test_a_number_that_has_no_partition_is_refused(lab: Lab) -> None:
+    """Rounded down, it has a digit more than its type; Iceberg's own writers fail, too."""
+    sums = relation("sums", ["id"], id="int8", n="numeric(10,2)")
+    lab.lake = replace(lab.lake, layouts={"public.sums": Layout(parse_partition(["truncate(10, n)"]))})
+    with pytest.raises(LakeError, match="no partition") as raised:
+        lab.init({sums: [{"id": "1", "n": "-99999999.99"}]})
+    assert raised.value.table == ("public", "sums")
+    lab.lake = replace(
+        lab.lake, namespace="other", layouts={"public.sums": Layout(parse_partition(["truncate(10, n)"]))}
+    )
+    lab.init({sums: [{"id": "1", "n": "-99999999.90"}]})
+    with pytest.raises(LakeError, match="no partition") as raised:
+        lab.apply(lab.batch(insert(sums, id="2", n="-99999999.99")))
+    assert raised.value.table == ("public", "sums")
 
 
 def test_a_batch_writes_one_file_of_each_partition_that_it_touches(lab: Lab) -> None:
