@@ -289,7 +289,7 @@ class OpenPipeline:
         from slotlake.decoder.changelog.batches import batch_positions
         from slotlake.spark.catalog.base import load_one
         from slotlake.spark.catalog.open import open_catalog
-        from slotlake.spark.copy.initial import is_owned_by
+        from slotlake.spark.copy.owner import is_owned_by
         from slotlake.spark.publish.commits import BATCH, commits_name, position_of
         from slotlake.spark.tables.metadata import head, summary
 
@@ -316,7 +316,7 @@ class OpenPipeline:
         """
         from slotlake.spark.catalog.base import load_one
         from slotlake.spark.catalog.open import open_catalog
-        from slotlake.spark.copy.initial import is_owned_by
+        from slotlake.spark.copy.owner import is_owned_by
         from slotlake.spark.publish.commits import commits_name, position_of
 
         name = commits_name(self.lake.namespace)

@@ -28,6 +28,7 @@ from slotlake.decoder.slots.slot import check_slot, inspect_slot
 from slotlake.decoder.stream.overlap import contradiction
 from slotlake.infra.process_lock import is_process_alive, release_process_lock, take_process_lock
 from slotlake.infra.reports import Report
+from slotlake.infra.selection.absent import set_absent_aside, without_recorded
 from slotlake.infra.selection.derived_gone import note_dropped
 from slotlake.infra.source import standing_puller
 from slotlake.infra.source.fingerprints import CatalogFingerprint, fingerprints_at
@@ -96,7 +97,7 @@ def judge(pipeline: OpenPipeline, *, files: bool = False) -> Diagnosis:
     """
     from slotlake.spark.maintenance.integrity import find_damage
 
-    damages = find_damage(pipeline.lake, pipeline.name, files=files)
+    damages = without_recorded(pipeline, find_damage(pipeline.lake, pipeline.name, files=files))
     moved = next((each.position for each in damages if each.position is not None), None)
     position = pipeline.position() if moved is None else moved
     findings = [_lake_finding(each) for each in damages]
@@ -129,9 +130,11 @@ def require_whole(
     """
     from slotlake.spark.maintenance.integrity import MISSING, WRITTEN, find_damage
 
-    for damage in find_damage(pipeline.lake, pipeline.name, as_written=not at_snapshot, only=only):
-        if damage.kind == MISSING:  # the next sync copies it again
-            if damage.is_derived:
+    damages = find_damage(pipeline.lake, pipeline.name, as_written=not at_snapshot, only=only)
+    set_absent_aside(pipeline, damages)
+    for damage in damages:
+        if damage.kind == MISSING:
+            if damage.is_derived:  # the next sync begins it again
                 note_dropped(pipeline, [damage.table])
             continue
         if damage.kind == WRITTEN and damage.position is None and (at_snapshot or not damage.is_derived):
@@ -353,7 +356,8 @@ def quick_findings(pipeline: OpenPipeline) -> list[Finding]:
 
     findings: list[Finding] = []
     try:
-        findings += [_lake_finding(damage) for damage in find_damage(pipeline.lake, pipeline.name)]
+        damages = without_recorded(pipeline, find_damage(pipeline.lake, pipeline.name))
+        findings += [_lake_finding(damage) for damage in damages]
         position = pipeline.position()
         require_history(pipeline.source.dsn, lake_origin(pipeline), position)
         findings += _publication_findings(pipeline) or [*_restored_findings(pipeline, position, peek=False)]

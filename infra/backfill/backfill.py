@@ -36,7 +36,7 @@ from slotlake.infra.backfill.rows import amending, compare, read_rows, stage_row
 from slotlake.infra.backfill.whole import stage_whole
 from slotlake.infra.config.private_files import with_private_files
 from slotlake.infra.copy.tables import copy_all, published_tables
-from slotlake.infra.selection.aside import tables_aside
+from slotlake.infra.selection.aside import record_aside, tables_aside
 from slotlake.infra.selection.tables import lake_schema, refuse_changed
 from slotlake.spark.names import parse_postgres_name
 
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 _Alone = Callable[[], AbstractContextManager[None]]
 SLOT_WAIT_SECONDS = 60.0
 _PART = "backfilling"
+_OTHERWISE = "the pipeline file takes other rows or columns of it than before, so it is copied again"
+_RESUME = "run slotlake resume; a later sync does, too"
 
 
 @dataclass(frozen=True)
@@ -390,5 +392,7 @@ def _drop(pipeline: OpenPipeline, table: SourceTable, condition: Callable[[Table
     mirror = _mirrors(pipeline).get((table.schema, table.table))
     if mirror is None or not condition(mirror):
         return False
+    # Else a run that is ended here would leave a lake of which nobody knows why it lacks the table.
+    record_aside(pipeline, {(table.schema, table.table): ("again", _OTHERWISE, "backfill", _RESUME)})
     drop_tables(pipeline.lake, pipeline.name, [mirror.lake_name(pipeline.lake.namespace)])
     return True

@@ -202,7 +202,7 @@ def _covered_range(
     pipeline: OpenPipeline, scratch: LakeSettings, point_positions: Container[int]
 ) -> tuple[int, int] | None:
     """The positions at which the scratch tables begin and end; None if they cannot be extended."""
-    from slotlake.spark.copy.initial import is_initialised
+    from slotlake.spark.copy.owner import is_initialised
     from slotlake.spark.read.point import ReadPoint
     from slotlake.spark.replay.scratch import owner
 

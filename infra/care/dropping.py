@@ -141,7 +141,7 @@ def _drop_slot(pipeline: OpenPipeline, work: _Progress) -> None:
 
 def _is_ours(pipeline: OpenPipeline) -> bool:
     """Return whether `init` noted that it made the slot; without notes, whether the lake is ours."""
-    from slotlake.spark.copy.initial import is_initialised
+    from slotlake.spark.copy.owner import is_initialised
 
     if _created_objects(pipeline).get("slot") == pipeline.source.slot:
         return True

@@ -75,7 +75,7 @@ def initialise(
         progress: called with a line for each longer step.
         known_errors: what is known to be wrong with tables; each error names its table.
     """
-    from slotlake.spark.copy.initial import is_initialised
+    from slotlake.spark.copy.owner import is_initialised
 
     started = time.monotonic()
     if is_initialised(pipeline.lake, pipeline.name):

@@ -69,7 +69,7 @@ def help_copy(pipeline: OpenPipeline, progress: Progressing, wait_seconds: float
         NoCopyError: no `init` was at work for so long.
         SlotlakeError: something is wrong with this machine, or with what all machines need.
     """
-    from slotlake.spark.copy.initial import is_initialised
+    from slotlake.spark.copy.owner import is_initialised
 
     _require_shared(pipeline)
     work = _Helping(pipeline, progress)

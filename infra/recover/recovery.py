@@ -19,9 +19,11 @@ from slotlake.decoder.catalog.publications import missing_publications
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.source import source_session
 from slotlake.infra.advance.findings import Diagnosis, judge
+from slotlake.infra.advance.steps import confirm_position
 from slotlake.infra.recover.approved import forget_plan, require_approved
 from slotlake.infra.recover.compare import LEFT, NEW, NOTHING, ROWS, WHOLE, TableRepair, compare, session_now
 from slotlake.infra.recover.report import RecoverReport
+from slotlake.infra.selection.absent import absent_mirrors, set_absent_aside
 from slotlake.infra.selection.aside import (
     forget_stopped,
     is_of_one_table,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from slotlake.infra.progress import Progressing
     from slotlake.spark.maintenance.integrity import Damage
     from slotlake.spark.names import LakeName
+    from slotlake.spark.publish.aside import Name
 
 
 def recover(
@@ -145,7 +148,9 @@ def _planned(pipeline: OpenPipeline, diagnosis: Diagnosis, progress: Progressing
         return [each.repair for each in comparisons]
     names = {name for each in diagnosis.findings if each.repair == "copy" for name in each.tables}
     names -= {str(each.table) for each in diagnosis.damages if each.is_derived}  # made from their mirrors
-    return [TableRepair(name, WHOLE, why="copied again in place") for name in sorted(names)]
+    absent = {str(each.table) for each in absent_mirrors(diagnosis.damages)}
+    repairs = [TableRepair(name, WHOLE, why="copied again in place") for name in sorted(names - absent)]
+    return repairs + [TableRepair(name, NEW, why="the catalog lacks it") for name in sorted(absent)]
 
 
 def unpublished(pipeline: OpenPipeline) -> list[str]:
@@ -180,8 +185,19 @@ def _plan(
     if diagnosis.needs("renew"):
         lines += _renewal(pipeline, tables, carried_out=carried_out)
     else:
-        lines += [f"copy {table.table} again in place, at an exact LSN" for table in tables]
+        lines += [_copy_line(table) for table in tables]
     return lines
+
+
+def _copy_line(table: TableRepair) -> str:
+    if table.how == LEFT:
+        return f"leave {table.table} set aside: {table.why}"
+    if table.how == NEW:
+        return (
+            f"copy {table.table} again: the catalog lacks it; one that was renamed, or dropped by mistake, "
+            "lacks nothing if it is brought back before this and before the next sync"
+        )
+    return f"copy {table.table} again in place, at an exact LSN"
 
 
 def _renewal(pipeline: OpenPipeline, tables: Sequence[TableRepair], *, carried_out: bool) -> list[str]:
@@ -262,8 +278,10 @@ def _carry_out(pipeline: OpenPipeline, diagnosis: Diagnosis, progress: Progressi
     derived = [each.table for each in diagnosis.damages if each.snapshot is None and each.is_derived]
     if derived:
         drop_tables(pipeline.lake, pipeline.name, derived)
-    broken = unreadable(diagnosis.damages) - set(derived)
+    absent = set_absent_aside(pipeline, diagnosis.damages, every=True)
+    broken = unreadable(diagnosis.damages) - {*derived, *(d.table for d in absent_mirrors(diagnosis.damages))}
     tables = _copy_or_compare(pipeline, diagnosis, broken, progress)
+    tables += _brought_back(pipeline, absent, progress)
     if derived:
         begin_modes(pipeline, progress, all_or_none=True)
     return tables
@@ -287,6 +305,24 @@ def _copy_or_compare(
     tables = copy_again(pipeline, broken, progress)
     add_new_tables(pipeline, progress)
     return tables
+
+
+def _brought_back(
+    pipeline: OpenPipeline, absent: Collection[Name], progress: Progressing
+) -> list[TableRepair]:
+    """Copy tables again that the catalog lacks; one that cannot be copied stays set aside."""
+    from slotlake.infra.sync.resuming import bring_back
+    from slotlake.spark.read.point import ReadPoint
+
+    if not absent:
+        return []
+    brought = bring_back(pipeline, absent, progress)
+    confirm_position(pipeline)
+    point, aside = ReadPoint.latest(pipeline.lake), tables_aside(pipeline)
+    repairs = [TableRepair(table, NEW, point.count(table), why="the catalog lacked it") for table in brought]
+    return repairs + [
+        TableRepair(aside[name].source_name, LEFT, why=aside[name].reason) for name in absent if name in aside
+    ]
 
 
 def _may_apply_waiting(diagnosis: Diagnosis) -> bool:

@@ -163,7 +163,7 @@ def _views(pipeline: OpenPipeline) -> dict[str, str | None]:
 
 
 def _lake_side(pipeline: OpenPipeline) -> _LakeSide:
-    from slotlake.spark.copy.initial import is_initialised
+    from slotlake.spark.copy.owner import is_initialised
     from slotlake.spark.read.point import ReadPoint
 
     try:

@@ -21,15 +21,16 @@ if TYPE_CHECKING:
 def table_states(
     pipeline: OpenPipeline, point: ReadPoint, published: set[tuple[str, str]] | None
 ) -> list[TableStatus]:
-    """Return the status of each table of the lake, and of those that are set aside before their first copy.
+    """Return the status of each table of the lake, and of those that are set aside and absent.
 
     Args:
         pipeline: says where the lake is.
         point: the newest consistency point.
         published: tables of the publications by schema and name; None if the source cannot be reached.
     """
-    states = [_table_status(pipeline, point, table, published) for table in point.tables()]
-    return states + [_never_copied(pipeline, each) for each in point.aside.values() if each.lsn is None]
+    mirrors = {(table.schema, table.table): table for table in point.tables()}
+    states = [_table_status(pipeline, point, table, published) for table in mirrors.values()]
+    return states + [_absent(pipeline, each) for name, each in point.aside.items() if name not in mirrors]
 
 
 def _table_status(
@@ -54,7 +55,8 @@ def _table_status(
 
 def _state(point: ReadPoint, name: tuple[str, str], published: set[tuple[str, str]] | None) -> str:
     if name in point.aside:
-        return f"set aside since {format_lsn(point.aside[name].lsn or 0)}"
+        lsn = point.aside[name].lsn
+        return "set aside" if lsn is None else f"set aside since {format_lsn(lsn)}"
     return "ready" if published is None or name in published else "not published any more"
 
 
@@ -65,8 +67,8 @@ def _snapshot_id(point: ReadPoint, table: str) -> int | None:
         return None
 
 
-def _never_copied(pipeline: OpenPipeline, entry: Aside) -> TableStatus:
-    """Return the status of a table that is set aside and that the lake does not have yet."""
+def _absent(pipeline: OpenPipeline, entry: Aside) -> TableStatus:
+    """Return the status of a table that is set aside and that the lake does not have yet, or any more."""
     from slotlake.spark.names import lake_table
 
     lake_name = str(lake_table(pipeline.lake.namespace, *entry.name))

@@ -203,7 +203,7 @@ def _options(look: _Look) -> str:
 
 def _catalog(look: _Look) -> str:
     from slotlake.spark.catalog.probe import probe_catalog, rest_words
-    from slotlake.spark.copy.initial import is_initialised
+    from slotlake.spark.copy.owner import is_initialised
 
     lake = look.pipeline.lake
     exists = probe_catalog(lake)

@@ -6,13 +6,12 @@ a history with a gap would be a false one; `status` names those that the file do
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from slotlake.infra.config.modes import derived_modes
 from slotlake.infra.selection import derived_gone
 from slotlake.infra.selection.aside import stops_all, tables_aside
-from slotlake.spark.names import COMMITS, LakeName, belongs, parse_postgres_name, source_table
+from slotlake.spark.names import parse_postgres_name
 
 if TYPE_CHECKING:
     from slotlake.infra.config.pipeline_file import PipelineFile
@@ -40,6 +39,7 @@ def begin_modes(pipeline: OpenPipeline, progress: Progressing, *, all_or_none: b
     from slotlake.spark.catalog.open import open_catalog
     from slotlake.spark.names import lake_table
     from slotlake.spark.publish.derived_tables import derived_table_names
+    from slotlake.spark.read.point import ReadPoint
 
     file, lake = pipeline.file, pipeline.lake
     modes_in_file = [file.mode, *(section.mode or () for section in file.tables.values())]
@@ -49,7 +49,8 @@ def begin_modes(pipeline: OpenPipeline, progress: Progressing, *, all_or_none: b
         names = frozenset(catalog.names())
     lacking = {}
     aside = {each.source_name for each in tables_aside(pipeline).values()}
-    for table, modes in derived_modes(file, _mirrors(lake.namespace, names)).items():
+    mirrors = ReadPoint.latest(lake).all_mirrors.by_source_name
+    for table, modes in derived_modes(file, mirrors).items():
         present_modes = derived_table_names(names, lake_table(lake.namespace, *parse_postgres_name(table)))
         missing = [mode for mode in modes if mode not in present_modes]
         if missing and table not in aside:
@@ -80,19 +81,6 @@ def _without_files_in_the_way(pipeline: OpenPipeline, lacking: dict[str, list[st
             free[table] = rest
     derived_gone.note_in_the_way(pipeline, in_the_way)
     return free
-
-
-def _mirrors(namespace: str, names: Iterable[LakeName]) -> list[tuple[str, str]]:
-    """The source tables of the lake's mirrors, by their names alone."""
-    from slotlake.spark.publish.derived_tables import SUFFIXES
-
-    return [
-        source_table(namespace, name)
-        for name in sorted(names)
-        if belongs(name.namespace, namespace)
-        and name.table != COMMITS
-        and not name.table.lower().endswith(tuple(SUFFIXES.values()))
-    ]
 
 
 def _begin(pipeline: OpenPipeline, lacking: dict[str, list[str]], progress: Progressing) -> list[str]:

@@ -45,6 +45,7 @@ WAIT_SECONDS = 10.0
 _NAMES = 'name it as PostgreSQL writes it: public.orders, "Odd Schema"."Odd Name"'
 _FIRST_PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 60.0, 86400.0
 _TRIES_AT_ONCE = 3
+_LAST_TRY = "; when it was copied again last: "
 
 _CATALOG_STATE = """
 SELECT c.oid::bigint, coalesce(c.relacl::text, ''), c.relreplident::text,
@@ -230,6 +231,9 @@ def _note_failed(pipeline: OpenPipeline, entry: Aside, state: _CatalogState, err
     if not error.retryable or isinstance(error, LockedError):
         now = datetime.now(UTC).isoformat(timespec="seconds")
         failed = replace(entry, what=error.what, where=error.where, way_out=error.way_out)
+        if entry.cause == "absent":  # to bring it back remains the way out
+            what = f"{entry.what.split(_LAST_TRY)[0]}{_LAST_TRY}{error.what}"
+            failed = replace(entry, what=what, where=error.where)
         record = replace(failed, tries=entry.tries + 1, tried=now, seen=state.fingerprint)
         write(pipeline.lake, pipeline.name, [record])
 

@@ -34,6 +34,7 @@ from slotlake.spark.merge.schema_changes import Constant, constants
 from slotlake.spark.merge.slices import stage_slices
 from slotlake.spark.merge.stage import Staged, stage
 from slotlake.spark.names import LakeName, postgres_name
+from slotlake.spark.publish.absent import refuse_absent
 from slotlake.spark.publish.commits import Point, commits_name, pins_of
 from slotlake.spark.publish.derived_tables import load_derived_tables, with_derived_names
 from slotlake.spark.publish.publication import (
@@ -192,6 +193,7 @@ def _targets(
 ) -> list[_Target]:
     """The tables that a batch has something for."""
     pointers = catalog.pointers_of(with_derived_names(names))
+    refuse_absent(catalog, names, pointers)
     catalog_metadata.read_ahead(pointers.values(), whole=True)
     targets = []
     for name in sorted(names):

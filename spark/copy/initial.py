@@ -25,6 +25,7 @@ from slotlake.spark.catalog.open import Catalog, Move, check_lake, open_catalog
 from slotlake.spark.catalog.tags import tagged
 from slotlake.spark.copy.files import with_files
 from slotlake.spark.copy.marked import rewrite_with_own_columns
+from slotlake.spark.copy.owner import is_initialised, is_owned_by
 from slotlake.spark.copy.spread import Spread, spread
 from slotlake.spark.copy.stale_rows import delete_rows
 from slotlake.spark.history.layouts import laid_out
@@ -42,6 +43,7 @@ from slotlake.spark.names import LakeName, copying, require_metastore_name
 from slotlake.spark.publish.commits import Point, commits_name, create_commits, pins_of, with_point
 from slotlake.spark.publish.place import (
     CopyTarget,
+    DirectoryInUseError,
     Names,
     RetainedFiles,
     claim_directory,
@@ -54,7 +56,6 @@ from slotlake.spark.publish.place import (
     table_directory,
 )
 from slotlake.spark.publish.points import positions_to_keep
-from slotlake.spark.publish.position import require_known_format
 from slotlake.spark.publish.swap import (
     Loaded,
     Published,
@@ -254,7 +255,7 @@ class InitialCopy:
                     + (f", of pipeline {owner}" if owner else ", not made by slotlake"),
                     where=f"table {name} in {self._lake.place}",
                     way_out="give the pipeline another lake.namespace, or drop that table first",
-                )
+                ).of(*self._source(name))
         is_owned_by(catalog, self._pipeline)
 
     def _drop_half_published(
@@ -275,7 +276,10 @@ class InitialCopy:
 
     def _create(self, name: LakeName) -> None:
         location = table_directory(self._lake, name)
-        claim_directory(location, self._pipeline, reuse=bool((self._retained or {}).get(name)))
+        try:
+            claim_directory(location, self._pipeline, reuse=bool((self._retained or {}).get(name)))
+        except DirectoryInUseError as error:
+            raise error.of(*self._source(name)) from None
         table_place = (self._lake.catalog, self._pipeline, location)
         derived = self._derived.get(name)
         schema = self._tables[name] if derived is None else derived.schema
@@ -287,6 +291,12 @@ class InitialCopy:
         run(self._session, Loaded(name, "", {}), sql)
         if self._lake.layout_of(schema.source_name):
             self._lay_out(name, schema, "" if derived is None else derived.mode)
+
+    def _source(self, name: LakeName) -> tuple[str, str]:
+        """The source table of a table that is made."""
+        derived = self._derived.get(name)
+        schema = self._tables[name] if derived is None else derived.schema
+        return schema.schema, schema.table
 
     def _lay_out(self, name: LakeName, schema: TableSchema, mode: str) -> None:
         """Give a hidden table its layout; a history of a mirror that lost a column of it begins without."""
@@ -366,35 +376,3 @@ class InitialCopy:
 
 def _rows(table: Loaded) -> int:
     return count_rows(catalog_metadata.head(table.metadata))
-
-
-def is_initialised(lake: LakeSettings, pipeline: str) -> bool:
-    """Return whether this pipeline has published its initial copy into this lake.
-
-    Raises:
-        LakeError: another pipeline uses this namespace, or the lake cannot be reached.
-    """
-    with open_catalog(lake) as catalog:
-        return is_owned_by(catalog, pipeline)
-
-
-def is_owned_by(catalog: Catalog, pipeline: str) -> bool:
-    """Return whether there is a table `commits`, which must be this pipeline's.
-
-    Raises:
-        LakeError: it is another pipeline's, or a later version has written the lake.
-    """
-    name = commits_name(catalog.lake.namespace)
-    pointers = catalog.pointers_of([name])
-    if name not in pointers:
-        return False
-    metadata = load(pointers, name).metadata
-    owner = metadata.get("properties", {}).get(PIPELINE_PROPERTY)
-    if owner != pipeline:
-        raise LakeError(
-            "the lake's namespace belongs to " + (f"pipeline {owner}" if owner else "something else"),
-            where=f"table {name} in {catalog.lake.place}",
-            way_out="give this pipeline a lake.namespace of its own",
-        )
-    require_known_format(metadata, name)
-    return True

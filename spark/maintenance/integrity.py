@@ -24,6 +24,7 @@ from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.maintenance.table_files import TableFiles
 from slotlake.spark.names import LakeName, belongs
+from slotlake.spark.publish.absent import GONE
 from slotlake.spark.publish.commits import BATCH, LSN, STEPS, commits_name, pins_of
 from slotlake.spark.publish.derived_tables import SUFFIXES
 from slotlake.spark.publish.pins import Pins
@@ -31,7 +32,7 @@ from slotlake.spark.storage.base import StoreRefusedError, StoreUnavailableError
 from slotlake.spark.storage.location import Location
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.metadata import MAIN, STAGE, Metadata
-from slotlake.spark.tables.schema import PIPELINE_PROPERTY
+from slotlake.spark.tables.schema import PIPELINE_PROPERTY, SCHEMA_PROPERTY, schema_of
 
 ROLLED_BACK, WRITTEN, LOST, DAMAGED, MISSING = "rolled back", "written", "lost", "damaged", "missing"
 _NAMED_FILES_MAX = 3
@@ -59,7 +60,7 @@ class Damage:
     """Something that is not as slotlake left it.
 
     Attributes:
-        kind: ROLLED_BACK, WRITTEN, LOST, DAMAGED or MISSING (the catalog has the table no more).
+        kind: ROLLED_BACK, WRITTEN, LOST, DAMAGED or MISSING (the catalog has no such table of ours any more).
         what: in words, with the table's name.
         snapshot: where its main belongs, if that is there.
         position: of `commits`, where the lake stands once it is mended.
@@ -115,7 +116,8 @@ def find_damage(
         else:
             chosen = [table for table in only if table in pins]
             pointers = catalog.pointers_of(chosen)
-            damages += _damages(pipeline, pointers, {table: pins[table] for table in chosen}, position)[0]
+            owner = (pipeline, lake.namespace)
+            damages += _damages(owner, pointers, {table: pins[table] for table in chosen}, position)[0]
         if files:
             undamaged = {table: table in pointers for table in pins} | {each.table: False for each in damages}
             damages += [
@@ -137,20 +139,22 @@ def _damages_of_all(key: _Key, listing: Listing, pins: Pins, position: int) -> l
         chosen = [table for table in pins if belongs(table.namespace, key[2])]
     else:
         chosen = [table for table in whole.doubtful.union(moved, pinned) if table in pins]
-    damages, doubtful = _damages(key[3], listing.pointers, {table: pins[table] for table in chosen}, position)
+    damages, doubtful = _damages(
+        (key[3], key[2]), listing.pointers, {table: pins[table] for table in chosen}, position
+    )
     _whole[key] = _Whole(listing, pins, doubtful)
     return damages
 
 
 def _damages(
-    pipeline: str, pointers: Mapping[LakeName, str], pins: Mapping[LakeName, int], position: int
+    owner: tuple[str, str], pointers: Mapping[LakeName, str], pins: Mapping[LakeName, int], position: int
 ) -> tuple[list[Damage], frozenset[LakeName]]:
     """What is wrong with tables that are to have these snapshots; and those to be looked at again."""
     catalog_metadata.read_ahead(pointers[table] for table in pins if table in pointers)
     all_damages: list[Damage] = []
     doubtful = set()
     for table in sorted(pins):
-        damages = list(_table_damage(pointers, table, (pins[table], position), pipeline))
+        damages = list(_table_damage(pointers, table, (pins[table], position), owner))
         all_damages += damages
         top = {} if damages else catalog_metadata.load_top(pointers[table])
         if damages or (catalog_metadata.newest_position(top) or 0) > position:
@@ -191,16 +195,16 @@ def _foreign(chain: Sequence[Metadata], pin: int) -> int:
 
 
 def _table_damage(
-    pointers: Mapping[LakeName, str], name: LakeName, point: tuple[int, int], pipeline: str
+    pointers: Mapping[LakeName, str], name: LakeName, point: tuple[int, int], owner: tuple[str, str]
 ) -> Iterator[Damage]:
-    """Of one table, whose snapshot and position are to be these."""
+    """Of one table, whose snapshot and position are to be these; ``owner``: pipeline and namespace."""
     pin, position = point
     if name not in pointers:
-        yield Damage(MISSING, name, f"{name} is not in the catalog any more")
+        yield Damage(MISSING, name, f"{name} {GONE}")
         return
     top = catalog_metadata.load_top(pointers[name])
-    if top["properties"].get(PIPELINE_PROPERTY) != pipeline:
-        yield Damage(MISSING, name, f"{name} was replaced by a table that is not this pipeline's")
+    if other := _other_owner(top, name, owner):
+        yield Damage(MISSING, name, f"{name} was replaced by {other}, or that was given its name")
         return
     # Published by a run that has not reached `commits` yet, or ended before it: the next one goes on.
     if (catalog_metadata.newest_position(top) or 0) > position:
@@ -218,6 +222,18 @@ def _table_damage(
     elif count := _foreign(chain, pin):
         many = f"{count} commits" if count > 1 else "a commit"
         yield Damage(WRITTEN, name, f"{name} holds {many} that slotlake did not make", pin)
+
+
+def _other_owner(top: Metadata, name: LakeName, owner: tuple[str, str]) -> str:
+    """What a table is, if it is not the one that has this name in the lake; "" if it is."""
+    pipeline, namespace = owner
+    properties = top["properties"]
+    if properties.get(PIPELINE_PROPERTY) != pipeline:
+        return "a table that is not this pipeline's"
+    if SCHEMA_PROPERTY not in properties:
+        return ""
+    mirror = schema_of(top, name)
+    return "" if mirror.lake_name(namespace) == name else f"the lake table of {mirror.source_name}"
 
 
 def _missing_files(table: Loaded) -> Iterator[Damage]:

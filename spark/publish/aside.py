@@ -25,7 +25,7 @@ from slotlake.spark.tables.metadata import Metadata
 
 ASIDE_PROPERTY = "slotlake.aside"
 Name: TypeAlias = tuple[str, str]
-Cause = Literal["value", "columns", "on_conflict", "on_lossy", "source", "change", "copy", "again"]
+Cause = Literal["value", "columns", "on_conflict", "on_lossy", "source", "change", "copy", "again", "absent"]
 
 
 @dataclass(frozen=True)

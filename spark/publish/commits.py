@@ -12,7 +12,7 @@ neither tagged nor its newest leave its metadata, so that this does not grow wit
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -169,7 +169,11 @@ def create_commits(iceberg: IcebergCatalog, name: LakeName, location: str, pipel
 
 
 def with_point(
-    table: Loaded, point: Point, published: Mapping[LakeName, int], existing: AbstractSet[LakeName]
+    table: Loaded,
+    point: Point,
+    published: Mapping[LakeName, int],
+    existing: AbstractSet[LakeName],
+    may_leave: Callable[[LakeName], bool] = lambda _: True,
 ) -> Metadata:
     """The table's metadata with a point's row on main; its files are written, nothing leads to them yet.
 
@@ -178,13 +182,14 @@ def with_point(
 
     Args:
         published: the snapshots that this point makes those of their tables.
-        existing: what the catalog has; tables that were dropped leave the row.
+        existing: what the catalog has.
+        may_leave: says of a table that the catalog lacks whether the row may do without it.
     """
     iceberg = newest_only(table)
     present = catalog_metadata.newest_position(table.metadata)
     before = _written_pins.get(_key(table.metadata))
     before = Pins.of(newest_pins(iceberg, present)) if before is None else before
-    pins = before.after(published, existing)
+    pins = before.after(published, existing, may_leave)
     changes = Transaction(iceberg)
     changes.append(
         _row(point, pins),

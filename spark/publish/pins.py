@@ -6,7 +6,7 @@ not follow the tables.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -58,12 +58,18 @@ class Pins(Mapping[LakeName, int]):
         names = _Names(tuple(map(LakeName.parse, texts)))
         return cls(names, np.array([snapshots[text] for text in texts], np.int64))
 
-    def after(self, published: Mapping[LakeName, int], existing: AbstractSet[LakeName]) -> Pins:
+    def after(
+        self,
+        published: Mapping[LakeName, int],
+        existing: AbstractSet[LakeName],
+        may_leave: Callable[[LakeName], bool] = lambda _: True,
+    ) -> Pins:
         """Return the pins of the next point.
 
         Args:
             published: the snapshots that the point makes those of their tables.
-            existing: the tables that the catalog has, which nobody changes; others leave.
+            existing: the tables that the catalog has, which nobody changes.
+            may_leave: says of a table that the catalog lacks whether the point may do without it.
         """
         index = self._names.index
         if published.keys() <= index.keys() and self._names.are_within(existing):
@@ -71,7 +77,9 @@ class Pins(Mapping[LakeName, int]):
             for name, snapshot in published.items():
                 snapshots[index[name]] = snapshot
             return Pins(self._names, snapshots)
-        remaining = {str(name): snapshot for name, snapshot in self.items() if name in existing}
+        remaining = {
+            str(name): snapshot for name, snapshot in self.items() if name in existing or not may_leave(name)
+        }
         return Pins.of(remaining | {str(name): snapshot for name, snapshot in published.items()})
 
     def changed_since(self, earlier: Pins) -> list[LakeName] | None:

@@ -35,6 +35,10 @@ Names = Collection[str] | None
 _NO_FILES: RetainedFiles = {}
 
 
+class DirectoryInUseError(LakeError):
+    """Files of another owner are where a new table is to be."""
+
+
 @dataclass(frozen=True)
 class CopyTarget:
     """Where the copied files of one table go, and the field ids that must stand in them.
@@ -216,16 +220,16 @@ def claim_directory(location: Location, pipeline: str, *, reuse: bool = False) -
         reuse: files of an earlier attempt may be in it, if it is marked already.
 
     Raises:
-        LakeError: it holds something of another owner.
+        DirectoryInUseError: it holds something of another owner.
     """
     if reuse and _claimed_by(location) == pipeline:
         return
     if next(lake_files.files(location), None) is not None:
-        raise LakeError(
+        raise DirectoryInUseError(
             "the directory of a new table is in use",
             where=location,
-            way_out="remove it if nothing needs it (a table dropped from the catalog leaves its files), "
-            "or give the pipeline another lake.namespace",
+            way_out="remove it if nothing needs it (a table dropped from the catalog leaves its files, one "
+            "that was renamed still needs them), or give the pipeline another lake.namespace",
         )
     lake_files.write_new(location / _MARKER, pipeline.encode())
 

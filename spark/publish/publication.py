@@ -17,10 +17,10 @@ from slotlake.spark.catalog.base import load_one
 from slotlake.spark.catalog.open import Catalog, open_catalog
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import LakeName, lake_table, parse_postgres_name, postgres_name
+from slotlake.spark.publish.absent import refuse_absent
 from slotlake.spark.publish.aside import Name
 from slotlake.spark.publish.commits import Point, commits_name
 from slotlake.spark.publish.derived_tables import SUFFIXES, derived_table_names, with_derived_names
-from slotlake.spark.publish.place import table_directory
 from slotlake.spark.publish.sidecar import NOTHING, BatchSidecar
 from slotlake.spark.publish.swap import (
     Published,
@@ -70,7 +70,7 @@ def publish_batch(
 ) -> Published:
     """Publish what :func:`spark.apply.stage.apply_batch` staged for this batch. Needs no Spark.
 
-    Tables that the lake lacks are passed over, as apply did.
+    Tables that the lake does not have yet are passed over, as apply did.
 
     Args:
         lake: the lake.
@@ -84,14 +84,18 @@ def publish_batch(
         DerivedGoneError: derived tables were dropped since they were staged; the batch can be published
             without them.
         LakeError: something of the batch is not staged, or the lake was moved by someone else
-            meanwhile; nothing has been moved. It names a table that was dropped since it was staged.
+            meanwhile; nothing has been moved. It names a mirror that the catalog lacks, and the newest
+            point has.
     """
     point = point_of(batch, pipeline)
     changed = touched_tables(lake, batch, sidecar)
     with open_catalog(lake) as catalog:
         pointers = catalog.pointers_of(with_derived_names(changed))
-        gone = sorted(name for name in staged if name not in pointers)
-        _refuse_gone(catalog, [name for name in gone if _mirror(name) in changed], (point, batch), staged)
+        if any(name not in pointers for name in (*changed, *staged)) and is_pending(
+            catalog, point, batch.start_lsn
+        ):
+            refuse_absent(catalog, changed, pointers)
+            _refuse_gone_derived(changed, pointers, staged)
         existing = sorted(name for name in changed if name in pointers)
         # One after another, a mirror that is ahead would hide how what is beside it must change.
         order = [each for name in existing for each in (*derived_table_names(pointers, name).values(), name)]
@@ -109,37 +113,21 @@ def _mirror(name: LakeName) -> LakeName:
     return LakeName(name.namespace, name.table[: -len(suffix)]) if suffix else name
 
 
-def _refuse_gone(
-    catalog: Catalog,
-    gone: Collection[LakeName],
-    work: tuple[Point, ChangeBatch],
-    staged: Mapping[LakeName, Name],
+def _refuse_gone_derived(
+    changed: Collection[LakeName], pointers: Mapping[LakeName, str], staged: Mapping[LakeName, Name]
 ) -> None:
-    """Refuse to publish a batch without tables in which it was staged, mirrors first."""
-    point, batch = work
-    if not gone or not is_pending(catalog, point, batch.start_lsn):
+    """Refuse to publish a batch without derived tables in which it was staged."""
+    gone = sorted(name for name in staged if name not in pointers and _mirror(name) in changed)
+    if not gone:
         return
-    for name in gone:
-        if _mirror(name) == name:
-            raise _dropped(catalog.lake, name, staged[name])
     error = DerivedGoneError(
         "a derived table was dropped from the catalog by someone else, after the batch was applied to it and "
         "before it was published",
         where=f"table {', '.join(map(str, gone))}",
         way_out="run `slotlake sync`: it begins the table again; remove what is left in its directory before",
     ).of(*staged[min(gone)])
-    error.gone = sorted(gone)
+    error.gone = gone
     raise error
-
-
-def _dropped(lake: LakeSettings, table: LakeName, name: Name) -> LakeError:
-    return LakeError(
-        "the lake table was dropped from the catalog by someone else, after the batch was applied to it and "
-        "before it was published",
-        where=f"table {table}",
-        way_out=f"if nobody needs its files, remove {table_directory(lake, table)} (a table that is dropped "
-        f"may leave them); then `slotlake resume {postgres_name(*name)}`, or a later sync, copies it again",
-    ).of(*name)
 
 
 def point_of(batch: ChangeBatch, pipeline: str) -> Point:

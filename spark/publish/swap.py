@@ -25,7 +25,7 @@ from slotlake.spark.catalog.base import Loaded, load
 from slotlake.spark.catalog.open import Catalog, Move, PointerMovedError, open_catalog
 from slotlake.spark.catalog.tags import tagged
 from slotlake.spark.lake import LakeSettings
-from slotlake.spark.names import LakeName
+from slotlake.spark.names import LakeName, lake_table
 from slotlake.spark.publish import aside
 from slotlake.spark.publish.commits import (
     BATCH,
@@ -38,6 +38,7 @@ from slotlake.spark.publish.commits import (
     position_of,
     with_point,
 )
+from slotlake.spark.publish.derived_tables import SUFFIXES
 from slotlake.spark.publish.past import with_past_files
 from slotlake.spark.publish.points import positions_to_keep
 from slotlake.spark.storage.location import Location
@@ -348,7 +349,14 @@ def point_move(
             published.
     """
     existing = catalog.own_names(catalog_metadata.ref(commits.metadata, MAIN))
-    metadata = with_point(commits, point, snapshots, existing)
+    record = aside.entries_in(commits.metadata) if aside_entries is None else aside_entries
+    aside_tables = {lake_table(commits.name.namespace, *name) for name in record}
+
+    def may_leave(name: LakeName) -> bool:
+        # Else nothing would tell any more that a mirror was there, and what it lacks when it comes back.
+        return name in aside_tables or name.table.lower().endswith(tuple(SUFFIXES.values()))
+
+    metadata = with_point(commits, point, snapshots, existing, may_leave)
     if aside_entries is None:
         metadata = aside.without_published(metadata, commits.name.namespace, snapshots)
     else:

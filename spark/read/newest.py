@@ -107,14 +107,15 @@ def mirrors(
     key = lake.uri, lake.catalog, lake.namespace
     known = _known.get(key)
     if listing is None or (known is not None and position < known.position):
-        return Mirrors(_looked_at(pinned, pinned, position, {} if known is None else known.newest)[1])
+        newest, shapes = _looked_at(lake, pinned, pinned, position, {} if known is None else known.newest)
+        return Mirrors(shapes)
     changed = None if known is None else listing.changed_since(known.listing)
     if known is None or changed is None:
-        newest, shapes = _looked_at(pinned, pinned, position, {} if known is None else known.newest)
+        newest, shapes = _looked_at(lake, pinned, pinned, position, {} if known is None else known.newest)
         present = Mirrors(shapes)
     else:
         names = known.unsettled.union(changed)
-        newest, some = _looked_at(names, pinned, position, known.newest)
+        newest, some = _looked_at(lake, names, pinned, position, known.newest)
         same = all(known.mirrors.shapes.get(name) is some.get(name) for name in names)
         present = known.mirrors if same else Mirrors(_with(known.mirrors.shapes, names, some))
         newest = _with(known.newest, names, newest)
@@ -134,6 +135,7 @@ def _with(
 
 
 def _looked_at(
+    lake: LakeSettings,
     names: Iterable[LakeName],
     pinned: Mapping[LakeName, PinnedTable],
     position: int,
@@ -150,7 +152,7 @@ def _looked_at(
         if of is not None and of.reached <= position:
             shape = of.shape
         else:
-            shape = _shape(each)
+            shape = _shape(each, lake.namespace)
             of = _newest(each, position, shape) or of
         if of is not None:
             newest[each.name] = of
@@ -159,9 +161,11 @@ def _looked_at(
     return newest, shapes
 
 
-def _shape(table: PinnedTable) -> TableSchema | None:
+def _shape(table: PinnedTable, namespace: str) -> TableSchema | None:
+    """Its shape; None if it is no mirror, or one that somebody gave another name: nobody follows it there."""
     is_mirror = table.name.table != COMMITS and SCHEMA_PROPERTY in table.properties
-    return table.shape if is_mirror and table.snapshot is not None else None
+    shape = table.shape if is_mirror and table.snapshot is not None else None
+    return shape if shape is not None and shape.lake_name(namespace) == table.name else None
 
 
 def _newest(table: PinnedTable, position: int, shape: TableSchema | None) -> _Newest | None:

@@ -22,6 +22,7 @@ from slotlake.spark.history.columns import HOLDS, derived_column
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import LakeName, lake_table, parse_postgres_name
 from slotlake.spark.publish import aside
+from slotlake.spark.publish.aside import Name as AsideName
 from slotlake.spark.publish.derived_tables import derived_table_names
 from slotlake.spark.publish.points import choose
 from slotlake.spark.publish.position import commits_name, position_of, require_known_format
@@ -31,7 +32,7 @@ from slotlake.spark.read.newest import Mirrors
 from slotlake.spark.read.pinned import Pinned, PinnedTables
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables import soft_deletes
-from slotlake.spark.tables.schema import LakeColumn, TableSchema
+from slotlake.spark.tables.schema import SCHEMA_PROPERTY, LakeColumn, TableSchema
 
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression
@@ -213,10 +214,25 @@ class ReadPoint:
         Raises:
             KeyError: the cut has no such table.
         """
-        name = lake_table(self.lake.namespace, *parse_postgres_name(table))
+        source = parse_postgres_name(table)
+        name = lake_table(self.lake.namespace, *source)
         if name not in self.pinned or self.pinned[name].snapshot is None:
-            raise KeyError(f"the lake has no table {table}")
+            raise KeyError(f"the lake has no table {table}{self._why_absent(name, source)}")
+        pinned = self.pinned[name]
+        if SCHEMA_PROPERTY not in pinned.properties or (pinned.shape.schema, pinned.shape.table) != source:
+            raise KeyError(f"the lake has no table {table}: {name} is another one")
         return name
+
+    def _why_absent(self, name: LakeName, source: AsideName) -> str:
+        """Why the lake lacks a table that it had; "" if it never had it."""
+        if source in self.aside:
+            return f": it is set aside: {self.aside[source].reason}; {self.aside[source].way_out}"
+        from slotlake.spark.publish.absent import GONE
+        from slotlake.spark.publish.commits import pins_of
+
+        commits = self.pinned[commits_name(self.lake.namespace)]
+        pins = pins_of(Loaded(commits.name, commits.location, commits.metadata))
+        return f": {name} {GONE}" if name in pins else ""
 
     def derived_tables(self, table: str) -> dict[str, LakeName]:
         """The tables that were kept beside a mirror at the cut, by mode.

@@ -9,7 +9,8 @@ import pytest
 from slotlake.decoder.errors import LakeError
 from slotlake.spark.catalog.base import load
 from slotlake.spark.catalog.open import open_catalog
-from slotlake.spark.copy.initial import InitialCopy, is_initialised
+from slotlake.spark.copy.initial import InitialCopy
+from slotlake.spark.copy.owner import is_initialised
 from slotlake.spark.maintenance.table_files import TableFiles
 from slotlake.spark.publish.publication import lake_position
 from slotlake.spark.read.point import ReadPoint

@@ -223,7 +223,7 @@ def test_the_shapes_of_changed_tables_are_those_of_all(
     looked: list[str] = []
     reached: dict[str, int | None] = {}
 
-    def shape(table: _Table) -> TableSchema | None:
+    def shape(table: _Table, _namespace: str) -> TableSchema | None:
         looked.append(table.pointer)
         return table.shape
 
@@ -267,7 +267,7 @@ def test_only_tables_that_changed_are_checked_for_damage(
     damaged = {B}
 
     def damage(
-        pointers: Mapping[LakeName, str], name: LakeName, point: tuple[int, int], pipeline: str
+        pointers: Mapping[LakeName, str], name: LakeName, point: tuple[int, int], owner: tuple[str, str]
     ) -> Any:
         looked.append(name)
         return [integrity.Damage(integrity.WRITTEN, name, "")] if name in damaged else []

@@ -21,7 +21,8 @@ from slotlake.spark.catalog.columns import type_name
 from slotlake.spark.catalog.metastore import MetastorePointers, PartlyMovedError
 from slotlake.spark.catalog.open import check_lake, open_catalog
 from slotlake.spark.catalog.probe import probe_catalog
-from slotlake.spark.copy.initial import InitialCopy, is_initialised
+from slotlake.spark.copy.initial import InitialCopy
+from slotlake.spark.copy.owner import is_initialised
 from slotlake.spark.lake import KeepPoints, LakeSettings
 from slotlake.spark.maintenance.expiry import Grace
 from slotlake.spark.maintenance.plan import Care

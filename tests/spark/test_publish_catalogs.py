@@ -17,7 +17,8 @@ from slotlake.spark.catalog import tags as catalog_tags
 from slotlake.spark.catalog.open import check_lake, open_catalog
 from slotlake.spark.catalog.rest import RestPointers
 from slotlake.spark.catalog.rest_changes import COPYING
-from slotlake.spark.copy.initial import InitialCopy, is_initialised
+from slotlake.spark.copy.initial import InitialCopy
+from slotlake.spark.copy.owner import is_initialised
 from slotlake.spark.direct.choice import NEVER, SWITCH
 from slotlake.spark.lake import KeepPoints, LakeSettings
 from slotlake.spark.maintenance.expiry import Grace

@@ -12,7 +12,7 @@ from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableI
 
 from slotlake.decoder.errors import LakeError, SetupError
 from slotlake.infra.local.postgres import EmbeddedPostgres
-from slotlake.spark.copy.initial import is_initialised
+from slotlake.spark.copy.owner import is_initialised
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.publish.publication import lake_position
 from slotlake.spark.read.point import ReadPoint
