@@ -191,7 +191,7 @@ def _staged_tables(
     gated = {lake_table(pipeline.lake.namespace, *table) for table in gates}
     touched = gated & touched_tables(pipeline.lake, batch, sidecar.read(batch)).keys()
     with open_catalog(pipeline.lake) as catalog:
-        tables = load_all(catalog, sorted(touched))
+        tables = load_all(catalog, sorted(catalog.pointers_of(touched)))  # publish knows what the others are
     for name, table in tables.items():
         if is_staged(table.metadata):
             schema = schema_of(table.metadata, name)

@@ -20,6 +20,7 @@ from slotlake.infra.joining import over_syncs
 from slotlake.infra.joining.over_syncs import CopyKind, copy_some, give_up_stale
 from slotlake.infra.joining.settling import PLACE, note_publications
 from slotlake.infra.schema.large_tables import resumable_by_size
+from slotlake.infra.selection.absent import record_taken_away
 from slotlake.infra.selection.aside import require_columns
 from slotlake.infra.selection.layouts import require_layouts
 from slotlake.infra.selection.tables import lake_selections, selected
@@ -47,6 +48,7 @@ def add_new_tables(pipeline: OpenPipeline, progress: Progressing) -> list[str]:
     note_publications(pipeline, new_tables)
     if not new_tables:
         return []
+    record_taken_away(pipeline, new_tables)
     ranged = resumable_by_size(pipeline, new_tables)
     return copy_some(pipeline, JOINING_TABLES, ranged, [t for t in new_tables if t not in ranged], progress)
 

@@ -12,6 +12,7 @@ from slotlake.infra.selection.aside import record_aside, stops_all, tables_aside
 from slotlake.spark.names import lake_table
 
 if TYPE_CHECKING:
+    from slotlake.decoder.catalog.publications import SourceTable
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.spark.maintenance.integrity import Damage
     from slotlake.spark.publish.aside import Cause, Name
@@ -53,6 +54,40 @@ def set_absent_aside(pipeline: OpenPipeline, damages: Sequence[Damage], *, every
     if new:
         record_aside(pipeline, new)
     return sorted(errors)
+
+
+def record_taken_away(pipeline: OpenPipeline, joining: Sequence[SourceTable]) -> None:
+    """Record those joining tables as set aside that the lake had, until the copy that begins is published.
+
+    Batches on the way to it pass them over. If it does not come to that, a later sync copies them.
+
+    Args:
+        pipeline: the pipeline, with its lake.
+        joining: tables that are copied like new ones.
+    """
+    from slotlake.spark.catalog.base import load_one
+    from slotlake.spark.catalog.open import open_catalog
+    from slotlake.spark.publish.absent import GONE
+    from slotlake.spark.publish.commits import commits_name, pins_of
+
+    with open_catalog(pipeline.lake) as catalog:
+        pins = pins_of(load_one(catalog, commits_name(pipeline.lake.namespace)), as_written=True)
+    names = {
+        (each.schema, each.table): lake_table(pipeline.lake.namespace, *(each.schema, each.table))
+        for each in joining
+    }
+    taken: dict[Name, tuple[Cause, str, str, str]] = {
+        source: (
+            "again",
+            f"{name} {GONE}; no file of it is left, so it is copied again",
+            f"table {name}",
+            "run slotlake resume",
+        )
+        for source, name in names.items()
+        if name in pins
+    }
+    if taken:
+        record_aside(pipeline, taken)
 
 
 def _joins(pipeline: OpenPipeline, damage: Damage) -> bool:

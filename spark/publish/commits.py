@@ -191,16 +191,11 @@ def with_point(
     before = Pins.of(newest_pins(iceberg, present)) if before is None else before
     pins = before.after(published, existing, may_leave)
     changes = Transaction(iceberg)
-    changes.append(
-        _row(point, pins),
-        snapshot_properties={
-            **point.summary,
-            **_commit_time_summary(point, table.metadata),
-            **_lag_summary(point, table.metadata),
-            **_origin_summary(point, table.metadata),
-            **_prepared_summary(point, table.metadata),
-        },
-    )
+    own = (_commit_time_summary, _lag_summary, _origin_summary, _prepared_summary)
+    properties = dict(point.summary)
+    for each in own:
+        properties |= each(point, table.metadata)
+    changes.append(_row(point, pins), snapshot_properties=properties)
     updates = changes._updates  # noqa: SLF001 - it has no other way to say what it would commit
     (added,) = (update.snapshot for update in updates if isinstance(update, AddSnapshotUpdate))
     snapshot = json.loads(added.model_dump_json(by_alias=True, exclude_none=True))
