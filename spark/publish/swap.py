@@ -336,6 +336,7 @@ def point_move(
     snapshots: Mapping[LakeName, int],
     keep_positions: Collection[int],
     aside_entries: Mapping[aside.Name, aside.Aside] | None = None,
+    without: Collection[LakeName] = (),
 ) -> Move:
     """Return the move that adds a point's row to `commits`.
 
@@ -347,14 +348,20 @@ def point_move(
         keep_positions: the positions of the points that are kept from then on.
         aside_entries: the tables that are set aside from then on; None: those of before, without what is
             published.
+        without: tables that the point has no more, though the catalog still has them.
     """
     existing = catalog.own_names(catalog_metadata.ref(commits.metadata, MAIN))
+    existing = existing - set(without) if without else existing
     record = aside.entries_in(commits.metadata) if aside_entries is None else aside_entries
     aside_tables = {lake_table(commits.name.namespace, *name) for name in record}
 
     def may_leave(name: LakeName) -> bool:
         # Else nothing would tell any more that a mirror was there, and what it lacks when it comes back.
-        return name in aside_tables or name.table.lower().endswith(tuple(SUFFIXES.values()))
+        return (
+            name in without
+            or name in aside_tables
+            or name.table.lower().endswith(tuple(SUFFIXES.values()))
+        )
 
     metadata = with_point(commits, point, snapshots, existing, may_leave)
     if aside_entries is None:
