@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from slotlake.decoder.catalog.vanished import VanishedError
+from slotlake.decoder.errors import ChangedMeanwhileError
 from slotlake.decoder.lsn import format_lsn
 from slotlake.expectations.differences import Differing, described, differing_buckets, differing_parts
 from slotlake.expectations.executors.side import ByExecutors
@@ -285,6 +286,8 @@ class _TableRun:
             return rewritten(result.table) if differs and self.server.was_rewritten(self.table) else result
         except VanishedError:
             return None
+        except ChangedMeanwhileError:
+            return rewritten(self.table.name)
         except TABLES_TROUBLE as error:
             return not_compared(self.table.name, error)
 

@@ -121,14 +121,14 @@ def not_compared(table: str, error: LockedError | UnreadableRowsError | DamagedE
 
 
 def rewritten(table: str) -> TableResult:
-    """Return the result of a table that differs, and was rewritten since the snapshot.
+    """Return the result of a table that was altered, or differs and was rewritten, since the snapshot.
 
     Args:
         table: the source's name for it.
     """
     why = (
-        "TRUNCATE, an ALTER TABLE or VACUUM FULL gave it new files after the snapshot was taken, so rows of "
-        "before may not be seen any more; the next verification compares it"
+        "TRUNCATE, an ALTER TABLE or VACUUM FULL gave it new files, or other columns or names, after the "
+        "snapshot was taken, so rows of before may not be seen any more; the next verification compares it"
     )
     return TableResult(table, 0, 0, {REWRITTEN: 1}, (Difference(REWRITTEN, reason=why),))
 

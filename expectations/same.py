@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeVar
 
-from slotlake.decoder.errors import LockedError
+from slotlake.decoder.errors import ChangedMeanwhileError, LockedError
 from slotlake.expectations.lake_side import LakeTable
 from slotlake.expectations.shapes import Compared, LakeReadPoint, SourceTableShape
 from slotlake.expectations.source_side import SourceTable, hashes_escaped, reading, snapshot_session
@@ -19,14 +19,13 @@ Shape = TypeVar("Shape", bound=SourceTableShape)
 def equal_tables(dsn: str, snapshot: str, tables: Sequence[Shape], read_point: LakeReadPoint) -> list[Shape]:
     """Those of the tables, all of which the lake has, that hold the same rows on both sides.
 
-    One that is locked at the source is not among them.
+    One that is locked at the source, or was renamed or dropped there, is not among them.
 
     Args:
         snapshot: an exported snapshot that shows exactly what ``read_point`` is to hold.
 
     Raises:
         SourceError: the server cannot be reached, or may not be read in full.
-        VanishedError: a table is gone at the source.
         LakeError: the lake cannot be read.
     """
     lake_tables = {(table.schema, table.table): table for table in read_point.tables()}
@@ -37,7 +36,7 @@ def equal_tables(dsn: str, snapshot: str, tables: Sequence[Shape], read_point: L
             compared = Compared.of(name, table, lake, escaped=hashes_escaped(connection))
             lake_sums = other.submit(LakeTable(read_point, compared).sums)
             source_sums = None
-            with suppress(LockedError), reading(connection, compared):
+            with suppress(LockedError, ChangedMeanwhileError), reading(connection, compared):
                 source_sums = SourceTable(connection, compared).sums()
             if lake_sums.result() == source_sums and not compared.absent:
                 equal.append(table)

@@ -31,6 +31,12 @@ _ROWS_AT_ONCE = 5000
 _PAIR = np.dtype([("fields", ">i2"), ("a", ">i4"), ("key", ">i8"), ("b", ">i4"), ("row", ">i8")])
 _COPY_HEADER_BYTES, _COPY_TRAILER_BYTES = 19, 2
 
+_ALTERED = (
+    psycopg.errors.UndefinedColumn,
+    psycopg.errors.UndefinedFunction,  # for its new type
+    psycopg.errors.UndefinedObject,
+    psycopg.errors.InvalidSchemaName,
+)
 _NAMED = "SELECT pg_catalog.to_regclass(%s)::oid::bigint"
 Sums = dict[int, tuple[int, int]]
 
@@ -83,7 +89,7 @@ def reading(
 
     Raises:
         VanishedError: it is gone.
-        ChangedMeanwhileError: it has another name by now.
+        ChangedMeanwhileError: it has another name, or other columns, by now.
         LockedError: somebody holds it so that nobody can read it; the session reads others on.
         UnreadableRowsError: the server fails at a row of it, as on a damaged page; so does it then.
     """
@@ -96,6 +102,9 @@ def reading(
         raise LockedError(
             "the table is locked at the source", where=f"table {table.name}", way_out=LOCKED_WAY_OUT
         ) from None
+    except _ALTERED:
+        what = "a table was altered while it was compared"
+        raise ChangedMeanwhileError(what, where=f"table {table.name}", way_out="run again") from None
     except psycopg.Error as error:
         failure = explain(error, connection.info.dsn, f"comparing {table.name}", rows=True)
         if isinstance(failure, UnreadableRowsError):

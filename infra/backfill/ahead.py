@@ -32,8 +32,9 @@ from slotlake.infra.advance.nonblocking import at_nonblocking_snapshot
 from slotlake.infra.backfill.batches_between import batches_between
 from slotlake.infra.backfill.publishing import backfill_point
 from slotlake.infra.backfill.report import TableBackfilled
+from slotlake.infra.copy.described import require_as_copied, schemas_at
 from slotlake.infra.copy.forward import distinct_keys, key_condition, named_keys, too_many
-from slotlake.infra.copy.tables import copy_into, require_as_copied, schemas_at
+from slotlake.infra.copy.tables import copy_into
 from slotlake.infra.journal.verified import copied_since, note_copied, read_verified
 from slotlake.infra.schema.large_tables import replaced_in_place
 from slotlake.infra.selection.aside import tables_aside

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from slotlake.decoder.catalog.condition import Condition, checked, range_condition
 from slotlake.decoder.catalog.publications import SourceTable
-from slotlake.decoder.errors import ApplyError, PipelineFileError
+from slotlake.decoder.errors import ApplyError, ChangedMeanwhileError, PipelineFileError
 from slotlake.decoder.failpoints import reach
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.source import source_session
@@ -30,15 +30,15 @@ from slotlake.infra.advance.steps import confirm_position
 from slotlake.infra.backfill import ahead
 from slotlake.infra.backfill.ahead import WholeTables
 from slotlake.infra.backfill.chosen import ChosenRows
+from slotlake.infra.backfill.named import named_tables
 from slotlake.infra.backfill.publishing import backfill_point, publish
 from slotlake.infra.backfill.report import BackfillReport, TableBackfilled
 from slotlake.infra.backfill.rows import amending, compare, read_rows, stage_rows
 from slotlake.infra.backfill.whole import stage_whole
 from slotlake.infra.config.private_files import with_private_files
-from slotlake.infra.copy.tables import copy_all, published_tables
+from slotlake.infra.copy.tables import copy_all
 from slotlake.infra.selection.aside import record_aside, tables_aside
 from slotlake.infra.selection.tables import lake_schema, refuse_changed
-from slotlake.spark.names import parse_postgres_name
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
@@ -51,6 +51,7 @@ SLOT_WAIT_SECONDS = 60.0
 _PART = "backfilling"
 _OTHERWISE = "the pipeline file takes other rows or columns of it than before, so it is copied again"
 _RESUME = "run slotlake resume; a later sync does, too"
+_TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,17 @@ def backfill(
     Raises:
         PipelineFileError: the publications have no such table; the condition is not one that can choose rows.
         BusyError: another run is at work, or another backfill.
+        ChangedMeanwhileError: a table was altered each time that it was read.
     """
+    for _ in range(_TRIES - 1):
+        with suppress(ChangedMeanwhileError):
+            return _backfill(pipeline, request, progress, wait_seconds)
+    return _backfill(pipeline, request, progress, wait_seconds)
+
+
+def _backfill(
+    pipeline: OpenPipeline, request: BackfillRequest, progress: Progressing, wait_seconds: float
+) -> BackfillReport:
     started = time.monotonic()
 
     def alone() -> AbstractContextManager[None]:
@@ -96,7 +107,7 @@ def backfill(
     with pipeline.locks.part(_PART), ExitStack() as resources:
         with alone():
             pipeline.position()  # is there a lake at all?
-            tables = _published_tables(pipeline, request.tables)
+            tables = named_tables(pipeline, request.tables)
             run = _Run(pipeline, _conditions(pipeline, tables, request), request.dry_run, progress)
             begun = run.begin(tables, resources)
             if begun is None:
@@ -142,7 +153,7 @@ def _ahead(whole: WholeTables, run: _Run, request: BackfillRequest, alone: _Alon
         lsn = whole.publish(run.wait_seconds, run.progress)
         if lsn is None:
             run = _Run(pipeline, {}, False, run.progress)
-            lsn = _whole_tables(pipeline, run, _published_tables(pipeline, request.tables))
+            lsn = _whole_tables(pipeline, run, named_tables(pipeline, request.tables))
         confirm_position(pipeline)
         return lsn, run
 
@@ -152,7 +163,7 @@ def _publish_chosen(chosen: ChosenRows, run: _Run, request: BackfillRequest) -> 
     lsn = chosen.publish(run.progress)
     if lsn is not None:
         return lsn, run
-    tables = _published_tables(run.pipeline, request.tables)  # perhaps with other columns by now
+    tables = named_tables(run.pipeline, request.tables)  # perhaps with other columns by now
     again = _Run(run.pipeline, _conditions(run.pipeline, tables, request), False, run.progress)
     return again.at_one_point(tables), again
 
@@ -247,8 +258,10 @@ class _Run:
             whole = [table for table in tables if table not in self.conditions]
             publish(self.pipeline, names, snapshot.lsn, tables, self.done, whole)
             if absent:
-                copies = copy_all(self.pipeline, absent, snapshot, self.progress)
-                self.done += [TableBackfilled(copy.table, copy.lake_table, copy.rows) for copy in copies]
+                copied = copy_all(self.pipeline, absent, snapshot, self.progress)
+                for error in copied.errors.values():
+                    raise error
+                self.done += [TableBackfilled(c.table, c.lake_table, c.rows) for c in copied.copies]
             return snapshot.lsn
 
     def _by_presence(self, tables: Sequence[SourceTable]) -> tuple[list[SourceTable], list[SourceTable]]:
@@ -285,36 +298,6 @@ class _Run:
         amendment = resources.enter_context(amending(self.pipeline, difference.mirror))
         rows = read_rows(self.pipeline, amendment, difference, snapshot, self.progress)
         return stage_rows(amendment, difference, rows, point, self.progress)
-
-
-def _published_tables(pipeline: OpenPipeline, names: Sequence[str]) -> list[SourceTable]:
-    named = {_parsed(name) for name in names}
-    tables = {(t.schema, t.table): t for t in published_tables(pipeline, include_aside=named)}
-    chosen = []
-    for name in dict.fromkeys(names):
-        try:
-            chosen.append(tables[parse_postgres_name(name)])
-        except KeyError:
-            listed = ", ".join(sorted(f"{schema}.{table}" for schema, table in tables)) or "none"
-            raise PipelineFileError(
-                f"the publications have no table {name}",
-                where="--table",
-                way_out=f"name one of those published, as PostgreSQL writes it: {listed}",
-            ) from None
-    if not chosen:
-        raise PipelineFileError("no table is named", where="--table", way_out="name at least one")
-    return list(dict.fromkeys(chosen))
-
-
-def _parsed(name: str) -> tuple[str, str]:
-    try:
-        return parse_postgres_name(name)
-    except KeyError:
-        raise PipelineFileError(
-            f"{name!r} is not a table name",
-            where="--table",
-            way_out='name it as PostgreSQL writes it: public.orders, "Odd Schema"."Odd Name"',
-        ) from None
 
 
 def _conditions(

@@ -8,7 +8,8 @@ from slotlake.decoder.catalog.publication_tables import require_filter
 from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.backfill.report import KEYS_SHOWN_MAX, TableBackfilled
-from slotlake.infra.copy.tables import copy_into, require_as_copied, schemas_at
+from slotlake.infra.copy.described import require_as_copied, schemas_at
+from slotlake.infra.copy.tables import copy_into
 from slotlake.spark.names import lake_table, postgres_name
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.catalog.vanished import VanishedError
+from slotlake.decoder.errors import ChangedMeanwhileError
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.expectations.reconcile import DIFFERENCES_MAX, Manner, Piece, compare_pieces, reconcile
@@ -24,6 +25,7 @@ from slotlake.expectations.results import (
     TableResult,
     joined,
     not_compared,
+    rewritten,
 )
 from slotlake.expectations.scopes.key_rows import KeyRows, compare_keys
 from slotlake.expectations.sessions.pace import Pace
@@ -186,5 +188,7 @@ class Comparison:
             return compare_keys(server, rows, self.point, self.others, DIFFERENCES_MAX)
         except VanishedError:
             return None
+        except ChangedMeanwhileError:
+            return rewritten(table.name)
         except TABLES_TROUBLE as error:
             return not_compared(table.name, error)

@@ -22,14 +22,7 @@ from slotlake.decoder.catalog.publications import (
     missing_publications,
     unfit_tables,
 )
-from slotlake.decoder.errors import (
-    LakeError,
-    PipelineFileError,
-    ProtocolError,
-    SlotlakeError,
-    SourceError,
-    UnreadableRowsError,
-)
+from slotlake.decoder.errors import LakeError, PipelineFileError, SlotlakeError, SourceError
 from slotlake.decoder.failpoints import reach
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.privileges import require_readable
@@ -38,7 +31,7 @@ from slotlake.decoder.slots.capacity import require_free_slot
 from slotlake.decoder.slots.slot import create_slot, inspect_slot
 from slotlake.decoder.stream.options import negotiate
 from slotlake.infra.copy.copying import Attempt
-from slotlake.infra.copy.tables import copy_all, published_tables
+from slotlake.infra.copy.tables import Copied, copy_all, published_tables
 from slotlake.infra.copy.unfinished import (
     clean_up_after,
     earlier_attempt,
@@ -61,7 +54,6 @@ if TYPE_CHECKING:
     from slotlake.infra.progress import Progressing
 
 SLOT_WAIT_SECONDS = 60.0
-_ROW_ERRORS = (ProtocolError, UnreadableRowsError)
 
 
 def initialise(
@@ -69,8 +61,9 @@ def initialise(
 ) -> InitReport:
     """Make publications, slot and tables; if the lake already has this pipeline's tables, change nothing.
 
-    A table without columns, or with a row that cannot be read, or judged by its filter, is set aside from
-    the start.  What the role may not read, or the pipeline file refuses, stops before anything is made.
+    A table without columns, with a row that cannot be read, or judged by its filter, or that changes under
+    its copy, is set aside from the start.  What the role may not read, or the pipeline file refuses, stops
+    before anything is made.
 
     Args:
         pipeline: the pipeline, with its source and lake.
@@ -99,16 +92,14 @@ def initialise(
     if attempt is None:
         note_making(pipeline, identity, new_publications)
     try:
-        copies, lsn, machines = _copied(pipeline, tables, attempt, progress)
+        copied, lsn, machines = _copied(pipeline, tables, attempt, progress)
     except BaseException as error:
         clean_up_after(pipeline, error)
-        if not isinstance(error, _ROW_ERRORS) or not is_of_one_table(pipeline, error):
-            raise
-        return initialise(pipeline, progress, [*errors, error])
+        raise
     note_published(pipeline)
-    for error_of_table in errors:
-        set_aside(pipeline, error_of_table)
-    report = _report(pipeline, tables, copies, lsn, new_publications, time.monotonic() - started)
+    for trouble in [*errors, *copied.errors.values()]:
+        set_aside(pipeline, trouble)
+    report = _report(pipeline, tables, copied.copies, lsn, new_publications, time.monotonic() - started)
     note_names(pipeline, {(table.schema, table.table) for table in tables})
     warnings = [*report.warnings, *(each.warning for each in findings)]
     return replace(report, set_aside=reasons(pipeline), machines=machines, warnings=warnings)
@@ -200,8 +191,8 @@ def _slot_missing(pipeline: OpenPipeline) -> list[str]:
 
 def _copied(
     pipeline: OpenPipeline, tables: list[SourceTable], attempt: Attempt | None, progress: Progressing
-) -> tuple[list[TableCopy], int, dict[str, int]]:
-    """Copy the tables; return the copies, their LSN, and which machines copied how many ranges.
+) -> tuple[Copied, int, dict[str, int]]:
+    """Copy the tables; return what became of it, their LSN, and which machines copied how many ranges.
 
     A slot is made if there is none to continue with.
     """
@@ -218,7 +209,7 @@ def _copied(
 def _report(
     pipeline: OpenPipeline,
     tables: list[SourceTable],
-    copies: list[TableCopy],
+    copies: Sequence[TableCopy],
     lsn: int,
     new_publications: list[str],
     seconds: float,
@@ -230,7 +221,7 @@ def _report(
         lsn=format_lsn(lsn),
         slot=pipeline.source.slot,
         publications_made=new_publications,
-        tables=copies,
+        tables=list(copies),
         rows=sum(copy.rows for copy in copies),
         seconds=seconds,
         warnings=warnings,

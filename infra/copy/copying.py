@@ -25,15 +25,18 @@ from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.copy.files import CopiedFile
 from slotlake.decoder.copy.parts import Part, plan_parts, whole_part
 from slotlake.decoder.copy.table import CopyCrew, CopyJob
+from slotlake.decoder.errors import SlotlakeError
 from slotlake.decoder.failpoints import reach
 from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.slot import ExportedSnapshot
+from slotlake.infra.copy.described import Described, Looks
 from slotlake.infra.copy.forward import changed_keys, fingerprint, key_condition, publication_state
 from slotlake.infra.copy.record import CopyRecord, Recorded
 from slotlake.infra.copy.shared import SharedAttempt, shared_attempt
 from slotlake.infra.copy.states import CopyStates, TableProgress
 from slotlake.infra.copy.table_work import TableWork
 from slotlake.infra.reports import TableCopy
+from slotlake.infra.selection.aside import is_of_one_table
 from slotlake.infra.selection.types import refuse_lossy_copy
 from slotlake.spark.exchange import make_directory
 
@@ -113,10 +116,15 @@ class Attempt:
         return True
 
 
+def never_finishes(attempt: Attempt | None) -> bool:
+    """Return whether an attempt finishes no table."""
+    return attempt is not None and attempt.only_continues
+
+
 def fill_tables(
     pipeline: OpenPipeline,
     copy: Place,
-    schemas: dict[SourceTable, TableSchema],
+    described: Described,
     snapshot: ExportedSnapshot,
     progress: Progressing,
     attempt: Attempt | None,
@@ -126,7 +134,7 @@ def fill_tables(
     Args:
         pipeline: the pipeline, with its source.
         copy: where the tables are copied to.
-        schemas: source table → the lake table that it becomes.
+        described: the tables; learns which cannot be read, and which are unchanged when they are.
         snapshot: the snapshot under which the ranges are read.
         progress: called with a `CopyStep`, the rows, and how many they will be.
         attempt: the record of what is copied, to go on from; None if nothing is to stay when this is cut off.
@@ -136,10 +144,11 @@ def fill_tables(
 
     Raises:
         ApplyError: a value does not fit its column, and the pipeline file refuses that.
+        SlotlakeError: something else than one table's error; or one that is to stop all.
     """
     how, complete = publication_state(pipeline, snapshot.snapshot)
     works = []
-    for table, schema in schemas.items():
+    for table, schema in described.schemas.items():
         target = copy.target(schema)
         works.append(TableWork(table, schema, target, fingerprint(how, table, schema, target)))
     _plan(pipeline, works, snapshot, progress, attempt if complete else None)
@@ -151,7 +160,7 @@ def fill_tables(
     states = CopyStates(pipeline.file.state_dir, snapshot.lsn, progress)
     for work in works:
         states.expect(_progress_of(work))
-    return _copy(pipeline, copy, works, snapshot, states, attempt), states
+    return _copy(pipeline, copy, works, snapshot, states, attempt, described), states
 
 
 def _plan(
@@ -271,7 +280,9 @@ def _copy(
     snapshot: ExportedSnapshot,
     states: CopyStates,
     attempt: Attempt | None,
+    described: Described,
 ) -> list[TableCopy]:
+    errors, looks = described.errors, Looks(described, [job for work in works for job in work.jobs])
     copies: list[TableCopy] = []
     ranges_resumed = {work.table: len(work.done) for work in works}
     with ExitStack() as stack:
@@ -279,22 +290,29 @@ def _copy(
         if attempt is not None:
             shared = stack.enter_context(shared_attempt(pipeline, attempt.record, snapshot, works, states))
         begins = (lambda job: True) if attempt is None else attempt.begins
+        begins = begins if shared is None else shared.begins
+
+        def failed(job: CopyJob, error: BaseException) -> bool:
+            if isinstance(error, SlotlakeError) and is_of_one_table(pipeline, error):
+                errors.setdefault(job.table, error)
+            return job.table in errors
+
         crew = stack.enter_context(CopyCrew(
             pipeline.source.dsn,
             snapshot.snapshot,
             [],
             workers=pipeline.file.copy_workers,
-            done=_noting(works, states, attempt, shared),
+            done=_noting(works, states, attempt, shared, looks),
             report=states.count_rows,
-            begins=begins if shared is None else shared.begins,
+            begins=lambda job: job.table not in errors and begins(job),
         ))  # fmt: skip
-        crew.turn = None if shared is None else shared.turn
+        crew.failed, crew.turn = failed, None if shared is None else shared.turn
         crew.add(job for work in works for job in work.jobs)
         for work in works:
             crew.wait(work.jobs, None if shared is None else shared.look)
             if shared is not None:
-                shared.complete(work, crew)
-            if work.is_whole and not (attempt is not None and attempt.only_continues):
+                shared.complete(work, crew, errors)
+            if work.is_whole and work.table not in errors and not never_finishes(attempt):
                 copies.append(_registered(pipeline, copy, work, snapshot, states, ranges_resumed[work.table]))
     if attempt is not None:
         attempt.machines.update(states.machines)
@@ -302,7 +320,11 @@ def _copy(
 
 
 def _noting(
-    works: Sequence[TableWork], states: CopyStates, attempt: Attempt | None, shared: SharedAttempt | None
+    works: Sequence[TableWork],
+    states: CopyStates,
+    attempt: Attempt | None,
+    shared: SharedAttempt | None,
+    looks: Looks,
 ) -> Callable[[CopyJob, list[CopiedFile]], None]:
     """Return what is done with the files of a range, or of rows that are read once more."""
     by_table = {work.table: work for work in works}
@@ -312,6 +334,7 @@ def _noting(
         if job.condition is not None:
             work.target.again.deliver(paths)
             work.reread_files += files
+            looks.done(job)
             return
         if shared is not None:
             shared.note_done(job, files)
@@ -323,6 +346,7 @@ def _noting(
             attempt.record.done(job.table.relation_id, job.part.number, files, deliver)
         work.done[job.part.number] = files
         states.part_done(job)
+        looks.done(job)
 
     return note_done
 

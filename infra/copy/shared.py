@@ -27,6 +27,7 @@ from slotlake.infra.copy.record import CopyRecord, range_note, recorded_file
 from slotlake.infra.copy.states import CopyStates
 from slotlake.infra.copy.table_work import TableWork
 from slotlake.infra.locking.holder import description, text_of
+from slotlake.infra.selection.aside import Errors
 from slotlake.infra.sharing.claims import RangeClaims
 from slotlake.infra.sharing.plan import FORMAT, CopyPlan, remove_plan
 from slotlake.infra.sharing.ranges import DoneRanges
@@ -165,18 +166,23 @@ class SharedAttempt:
         now = time.monotonic()
         self._next_look = now + max(_PAUSE_SECONDS, _PAUSES_PER_LOOK * (now - started))
 
-    def complete(self, work: TableWork, crew: CopyCrew) -> None:
+    def complete(self, work: TableWork, crew: CopyCrew, errors: Errors) -> None:
         """Wait until all ranges of a table are done, and copy those whose machine has gone.
 
         Args:
             work: the table; what this machine has claimed of it is done.
             crew: of this machine.
+            errors: tables that are left out.
 
         Raises:
             FilesGoneError: files of its ranges are not there any more; these ranges will be copied again.
             SlotlakeError: as `CopyCrew.wait` and `look`.
         """
-        while not work.is_whole and work.table.relation_id not in crew.dropped_tables:
+        while (
+            not work.is_whole
+            and work.table not in errors
+            and work.table.relation_id not in crew.dropped_tables
+        ):
             self.look()
             left = [job for job in work.jobs if job.condition is None and job.part.number not in work.done]
             again = [job for job in left if self.begins(job)]

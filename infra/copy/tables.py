@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from slotlake.decoder.catalog.fingerprints import TableFingerprint
 from slotlake.decoder.catalog.publications import SourceTable, source_tables
-from slotlake.decoder.catalog.vanished import vanished
 from slotlake.decoder.copy.table import CopiedFile, copy_table
 from slotlake.decoder.server.privileges import require_readable
 from slotlake.decoder.server.source import source_errors, source_session
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.config.modes import derived_modes
+from slotlake.infra.copy.described import Described, require_as_copied, schemas_at
 from slotlake.infra.copy.states import unmark_process
 from slotlake.infra.journal.verified import note_copied
 from slotlake.infra.reports import TableCopy
-from slotlake.infra.selection.aside import require_columns, tables_aside
-from slotlake.infra.selection.tables import lake_schema, lake_selections, selected
+from slotlake.infra.selection.aside import Errors, tables_aside
+from slotlake.infra.selection.tables import lake_selections, selected
 from slotlake.infra.selection.types import refuse_lossy_copy
-from slotlake.infra.source.fingerprints import fingerprints_at, require_unchanged, with_fingerprint
-from slotlake.infra.source.partitions import partitions_at, require_same_partitions
 
 if TYPE_CHECKING:
     import psycopg
@@ -82,14 +79,29 @@ def published_over(
         return tables
 
 
+@dataclass(frozen=True)
+class Copied:
+    """What became of the copies of several tables.
+
+    Attributes:
+        copies: of the tables that are whole, and published.
+        errors: tables that were left out, and why; those that were dropped are not among them.
+    """
+
+    copies: Sequence[TableCopy]
+    errors: Errors
+
+
 def copy_all(
     pipeline: OpenPipeline,
     tables: Sequence[SourceTable],
     snapshot: ExportedSnapshot,
     progress: Progressing,
     attempt: Attempt | None = None,
-) -> list[TableCopy]:
+) -> Copied:
     """Copy tables as seen in the snapshot, and publish at its LSN, at once, those that are whole.
+
+    A table that cannot be copied, or that changes meanwhile, is left out.
 
     Args:
         pipeline: the pipeline, with its source and lake.
@@ -99,22 +111,23 @@ def copy_all(
         attempt: the record of what is copied, if that is to stay when this is cut off, or is not to be
             finished now.
 
-    Returns:
-        The copies of the tables that are published.
+    Raises:
+        SlotlakeError: something else than one table's error; or one that is to stop all.
     """
-    from slotlake.infra.copy.copying import fill_tables
+    from slotlake.infra.copy.copying import fill_tables, never_finishes
 
-    schemas, fingerprints = schemas_at(pipeline, snapshot, tables)
+    described = Described.at(pipeline, snapshot, tables)
+    schemas = described.schemas
     # The snapshot was made before: all that it shows was committed by then.
     committed_by = source_clock(pipeline)
     try:
         with _initial_copy(pipeline, schemas, attempt) as copy:
-            copies, states = fill_tables(pipeline, copy, schemas, snapshot, progress, attempt)
-            remaining = remaining_as_copied(pipeline, schemas, fingerprints)
+            copies, states = fill_tables(pipeline, copy, described, snapshot, progress, attempt)
+            remaining = described.remaining()
             copies = copies_of(copies, remaining)
             names = {each.table for each in copies}
             copy.leave_out([schema for schema in schemas.values() if schema.source_name not in names])
-            if copies or not remaining:
+            if copies or not (remaining or never_finishes(attempt)):
                 point = copy_point(pipeline, snapshot.lsn, "copy", sum(each.rows for each in copies))
                 note_copied(pipeline.file.state_dir, names, snapshot.lsn)
                 copy.publish(replace(point, commit_time=committed_by))
@@ -122,17 +135,17 @@ def copy_all(
         unmark_process(pipeline.file.state_dir)
         raise
     states.finish(copies)
-    return copies
+    return Copied(copies, described.errors)
 
 
 def _initial_copy(
     pipeline: OpenPipeline, schemas: Mapping[SourceTable, TableSchema], attempt: Attempt | None
 ) -> InitialCopy:
     """Begin copies out of sight; derived tables come with those that can be finished now."""
+    from slotlake.infra.copy.copying import never_finishes
     from slotlake.spark.copy.initial import InitialCopy
 
-    never_finishes = attempt is not None and attempt.only_continues
-    names = [] if never_finishes else [(table.schema, table.table) for table in schemas]
+    names = [] if never_finishes(attempt) else [(table.schema, table.table) for table in schemas]
     return InitialCopy.begin(
         pipeline.session,
         pipeline.lake,
@@ -143,82 +156,10 @@ def _initial_copy(
     )
 
 
-def remaining_as_copied(
-    pipeline: OpenPipeline,
-    schemas: Mapping[SourceTable, TableSchema],
-    fingerprints: Mapping[int, TableFingerprint],
-) -> dict[SourceTable, TableSchema]:
-    """Leave out tables that were dropped while they were copied, and check that the others are unchanged.
-
-    Args:
-        pipeline: the pipeline, with its source.
-        schemas: the tables, as `schemas_at` describes them.
-        fingerprints: OID → what the catalog said then.
-
-    Raises:
-        ChangedMeanwhileError: a table or a partition was altered, rewritten, attached or detached.
-    """
-    dropped = vanished(pipeline.source.dsn, [table.relation_id for table in schemas])
-    remaining = {table: schema for table, schema in schemas.items() if table.relation_id not in dropped}
-    require_as_copied(pipeline, remaining, fingerprints)
-    return remaining
-
-
 def copies_of(copies: Sequence[TableCopy], schemas: Mapping[SourceTable, TableSchema]) -> list[TableCopy]:
     """Those copies that are of these tables."""
     names = {schema.source_name for schema in schemas.values()}
     return [copy for copy in copies if copy.table in names]
-
-
-def schemas_at(
-    pipeline: OpenPipeline, snapshot: ExportedSnapshot, tables: Sequence[SourceTable]
-) -> tuple[dict[SourceTable, TableSchema], dict[int, TableFingerprint]]:
-    """Describe source tables that are to be copied, as the snapshot shows them.
-
-    Args:
-        pipeline: the pipeline, with its source.
-        snapshot: the snapshot under which they are copied.
-        tables: the tables.
-
-    Returns:
-        Source table → the lake table that it becomes; and OID → what the catalog says of it there.
-
-    Raises:
-        SourceError: the role may not read one of them whole, or one has no column.
-    """
-    dsn = pipeline.source.dsn
-    require_columns(tables)
-    with source_session(dsn, "looking at privileges") as connection:
-        require_readable(connection, {t.relation_id: [c.name for c in t.columns] for t in tables})
-    partitions = partitions_at(pipeline, snapshot.snapshot, tables)
-    fingerprints = fingerprints_at(pipeline, [table.relation_id for table in tables], snapshot.snapshot)
-    schemas = {
-        table: with_fingerprint(
-            replace(lake_schema(table), partitions=partitions[table]), fingerprints.get(table.relation_id)
-        )
-        for table in tables
-    }
-    return schemas, fingerprints
-
-
-def require_as_copied(
-    pipeline: OpenPipeline,
-    schemas: Mapping[SourceTable, TableSchema],
-    fingerprints: Mapping[int, TableFingerprint],
-) -> None:
-    """Check that tables and their partitions are still what `schemas_at` described.
-
-    Args:
-        pipeline: the pipeline, with its source.
-        schemas: the tables, as `schemas_at` describes them.
-        fingerprints: OID → what the catalog said then.
-
-    Raises:
-        ChangedMeanwhileError: a table or a partition was altered, rewritten, attached or detached.
-        VanishedError: a table was dropped.
-    """
-    require_unchanged(pipeline, fingerprints, schemas)
-    require_same_partitions(pipeline, {table: schema.partitions for table, schema in schemas.items()})
 
 
 def source_clock(pipeline: OpenPipeline) -> datetime:

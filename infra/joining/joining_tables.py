@@ -119,19 +119,25 @@ def _has_names(pipeline: OpenPipeline) -> bool:
 def _new_tables(
     pipeline: OpenPipeline, point: ReadPoint
 ) -> tuple[list[SourceTable], list[str], Collection[Name] | None]:
-    """Return published tables that the lake lacks and the file wants, warnings, and what is published."""
+    """Return published tables that the lake lacks and the file wants, warnings, and what is published.
+
+    The file wants all that were there at `init`, and set aside because they changed under their copy.
+    """
     ignores, has_names = pipeline.file.new_tables == "ignore", _has_names(pipeline)
-    if ignores and not has_names:
+    changed = {name for name, entry in point.aside.items() if entry.joins}
+    if ignores and not has_names and not changed:
         return [], [], None
+    aside = point.aside.keys() - changed
     source, remembered = pipeline.source, _PUBLISHED.setdefault(pipeline, RememberedNames())
     mirrors = point.all_mirrors.by_source_name
     with source_session(source.dsn, "reading the publications") as connection:
         check_publications(connection, source.publications)
-        named = newly_named(pipeline).difference(mirrors, point.aside) if has_names else frozenset[Name]()
+        named = newly_named(pipeline).difference(mirrors, aside) if has_names else frozenset[Name]()
         troubles = _publish(pipeline, connection, named) if named else {}
-        new_names = remembered.others(connection, source.publications, mirrors).difference(point.aside)
+        new_names = remembered.others(connection, source.publications, mirrors).difference(aside)
         published = remembered.names(connection, source.publications) if has_names else None
-        new_tables = _as_taken(pipeline, connection, new_names & named if ignores else new_names)
+        wanted = new_names & (named | changed) if ignores else new_names
+        new_tables = _as_taken(pipeline, connection, wanted)
         warnings = []
         if has_names:
             in_lake = mirrors.keys() | point.aside.keys()

@@ -34,14 +34,15 @@ from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.copy.copying import Attempt
 from slotlake.infra.copy.joining_record import CopyStart, JoiningRecord, JoiningTable, KeyedBy
+from slotlake.infra.copy.tables import Copied
 from slotlake.infra.joining.settling import open_writers_by_table, settled_snapshot
+from slotlake.infra.selection.aside import Errors
 from slotlake.infra.source.history import server_origin
 from slotlake.spark.names import lake_table, postgres_name
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
-    from slotlake.infra.reports import TableCopy
     from slotlake.spark.names import LakeName
     from slotlake.spark.publish.place import RetainedFiles
     from slotlake.spark.tables.schema import TableSchema
@@ -78,16 +79,15 @@ class CopyKind:
         folder: of their record, in the pipeline's state folder.
         settling: the file there that says which transactions they wait for.
         waits: words for people: who wrote to a table before this is waited for.
-        copy: copies tables under a snapshot, and publishes those that are whole; as `copy_all`.
+        copy: copies tables under a snapshot, and publishes those that are whole; as `copy_all`, which leaves
+            out what changes meanwhile.
         clear: removes what is copied of tables.
     """
 
     folder: str
     settling: str
     waits: str
-    copy: Callable[
-        [OpenPipeline, Sequence[SourceTable], ExportedSnapshot, Progressing, Attempt], Sequence[TableCopy]
-    ]
+    copy: Callable[[OpenPipeline, Sequence[SourceTable], ExportedSnapshot, Progressing, Attempt], Copied]
     clear: Callable[[OpenPipeline, Sequence[LakeName]], None]
 
     def record(self, pipeline: OpenPipeline) -> JoiningRecord:
@@ -260,25 +260,35 @@ def _at_lake_position(
     """
     record, (ready, at_once) = kind.record(pipeline), tables
     place = kind.settling
-    try:
-        with settled_snapshot(pipeline, [*ready, *at_once], WAIT_SECONDS, progress, place) as start:
-            if start is None:
-                return []
-            snapshot, settled = start
-            record.unrecorded = {table.relation_id for table in at_once}
-            visible, server = _visible(pipeline, snapshot), _server(pipeline)
-            record.beginning = {t.relation_id: _since(t, snapshot.lsn, visible, server) for t in ready}
-            attempt = _Round(record, snapshot.lsn, time=budget)
-            copies = kind.copy(pipeline, settled, snapshot, progress, attempt) if settled else []
-    except ChangedMeanwhileError as error:
-        progress(f"{error.where}: {error.what}; the next run begins it again", 0)
-        return []
-    added = [each.table for each in copies]
+    with settled_snapshot(pipeline, [*ready, *at_once], WAIT_SECONDS, progress, place) as start:
+        if start is None or not start[1]:
+            return []
+        snapshot, settled = start
+        record.unrecorded = {table.relation_id for table in at_once}
+        visible, server = _visible(pipeline, snapshot), _server(pipeline)
+        record.beginning = {t.relation_id: _since(t, snapshot.lsn, visible, server) for t in ready}
+        attempt = _Round(record, snapshot.lsn, time=budget)
+        copied = kind.copy(pipeline, settled, snapshot, progress, attempt)
+    added = [each.table for each in copied.copies]
     reach("join.published")
     for table in ready:
         if postgres_name(table.schema, table.table) in added:
             record.forget_table(table.relation_id)
+    _begin_again(pipeline, kind, copied.errors, progress)
     return added
+
+
+def _begin_again(pipeline: OpenPipeline, kind: CopyKind, errors: Errors, progress: Progressing) -> None:
+    """Forget what is copied of tables that changed under their copy: the next run begins them again.
+
+    Raises:
+        SlotlakeError: a table cannot be copied for another reason.
+    """
+    give_up(pipeline, kind, {table.relation_id for table in errors})
+    for error in errors.values():
+        if not isinstance(error, ChangedMeanwhileError):
+            raise error
+        progress(f"{error.where}: {error.what}; the next run begins it again", 0)
 
 
 def _between_positions(
@@ -293,18 +303,15 @@ def _between_positions(
     joining = record.joining
     first = [joining[table.relation_id].since.visible for table in tables]
     attempt = _Round(record, 0, only_continues=True, time=budget)
-    try:
-        with _snapshot(pipeline, first) as snapshot:
-            if snapshot is None:
-                return
-            kind.copy(pipeline, tables, snapshot, progress, attempt)
-    except ChangedMeanwhileError as error:
-        progress(f"{error.where}: {error.what}; the next run begins it again", 0)
-        return
+    with _snapshot(pipeline, first) as snapshot:
+        if snapshot is None:
+            return
+        copied = kind.copy(pipeline, tables, snapshot, progress, attempt)
     for table in tables:
         if table.relation_id in attempt.stopped:
             progress(f"copy {table.quoted}: given up, the table or its publication was altered", 0)
     give_up(pipeline, kind, attempt.stopped)
+    _begin_again(pipeline, kind, copied.errors, progress)
 
 
 @contextmanager

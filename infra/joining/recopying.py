@@ -17,13 +17,13 @@ from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.copy.copying import Attempt, fill_tables
+from slotlake.infra.copy.described import Described
 from slotlake.infra.copy.joining_record import RECOPYING_FOLDER
 from slotlake.infra.copy.states import unmark_process
-from slotlake.infra.copy.tables import copies_of, copy_point, remaining_as_copied, schemas_at
+from slotlake.infra.copy.tables import Copied, copies_of, copy_point
 from slotlake.infra.joining import over_syncs
 from slotlake.infra.joining.over_syncs import CopyKind, copy_some
 from slotlake.infra.journal.verified import note_copied
-from slotlake.infra.reports import TableCopy
 from slotlake.infra.schema.findings import drops_columns, with_copy_reason
 from slotlake.infra.schema.large_tables import copy_reason_of, resumable_by_size
 from slotlake.infra.selection.aside import tables_aside
@@ -109,14 +109,15 @@ def _copy(
     snapshot: ExportedSnapshot,
     progress: Progressing,
     attempt: Attempt,
-) -> Sequence[TableCopy]:
+) -> Copied:
     """As `infra.copy.tables.copy_all`, in place of what the lake has of these tables."""
-    schemas, fingerprints = schemas_at(pipeline, snapshot, tables)
+    described = Described.at(pipeline, snapshot, tables)
+    schemas = described.schemas
     place = _replacement(pipeline, tables, snapshot.lsn)
     try:
         place.begin(schemas.values())
-        copies, states = fill_tables(pipeline, place, schemas, snapshot, progress, attempt)
-        copies = copies_of(copies, remaining_as_copied(pipeline, schemas, fingerprints))
+        copies, states = fill_tables(pipeline, place, described, snapshot, progress, attempt)
+        copies = copies_of(copies, described.remaining())
         reach("recopy.staged")
         note_copied(pipeline.file.state_dir, {each.table for each in copies}, snapshot.lsn)
         place.publish({each.table for each in copies})
@@ -127,7 +128,7 @@ def _copy(
     names = {each.table for each in copies}
     whole = [schema for schema in schemas.values() if schema.source_name in names]
     _clear(pipeline, [schema.lake_name(pipeline.lake.namespace) for schema in whole])
-    return copies
+    return Copied(copies, described.errors)
 
 
 def _replacement(pipeline: OpenPipeline, tables: Sequence[SourceTable], lsn: int) -> RangedReplacement:

@@ -21,7 +21,7 @@ from slotlake.decoder.catalog.publication_tables import LEAVES, LOCKED
 from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.catalog.vanished import VanishedError
 from slotlake.decoder.changelog.difference import RowChange
-from slotlake.decoder.errors import SlotlakeError, UnreadableRowsError
+from slotlake.decoder.errors import ChangedMeanwhileError, SlotlakeError, UnreadableRowsError
 from slotlake.decoder.server.source import explain, source_session
 from slotlake.expectations.differences import TableDifferences, compare_table, lake_rows, source_rows
 from slotlake.expectations.results import DIFFERENT, DUPLICATED, EXTRA, MISSING
@@ -201,6 +201,8 @@ def _compared(
             difference = compare_table(connection, point, name, table, mirror)
     except VanishedError:
         return Comparison(None, mirror, TableRepair(name, LEFT, why="it was dropped: it stays as it is"))
+    except ChangedMeanwhileError:
+        return Comparison(table, mirror, TableRepair(name, WHOLE, *size, why="it was altered meanwhile"))
     return Comparison(table, mirror, _repair(name, table, difference, size[1]), difference)
 
 

@@ -26,10 +26,12 @@ from slotlake.decoder.stream.preflight import identity_of
 from slotlake.expectations.source_side import snapshot_session
 from slotlake.infra.advance.findings import note_recovery_begun, note_recovery_ended, recovery_note
 from slotlake.infra.advance.steps import apply_named, confirm_position, publish_named
-from slotlake.infra.copy.tables import copy_all, published_tables, schemas_at, source_clock
+from slotlake.infra.copy.described import Described
+from slotlake.infra.copy.tables import copy_all, published_tables, source_clock
 from slotlake.infra.joining.recopying import give_up_all
 from slotlake.infra.recover.compare import NEW, ROWS, WHOLE, Comparison, TableRepair, compare
 from slotlake.infra.schema.evolution import with_schema_changes, write_copies
+from slotlake.infra.selection.aside import set_aside
 from slotlake.infra.source.history import follow_history
 from slotlake.infra.state_file import StateFile
 from slotlake.spark.names import parse_postgres_name
@@ -123,7 +125,8 @@ def _copy_new_tables(
     """Copy tables that the lake lacks, if the pipeline file wants them."""
     tables = [each.source for each in comparisons if each.source is not None and each.repair.how == NEW]
     if tables and pipeline.file.new_tables == "copy":
-        copy_all(pipeline, tables, snapshot, progress)
+        for error in copy_all(pipeline, tables, snapshot, progress).errors.values():
+            set_aside(pipeline, error)
 
 
 @contextmanager
@@ -231,8 +234,8 @@ def _reshape(pipeline: OpenPipeline, snapshot: ExportedSnapshot, comparisons: Se
         for each in comparisons
         if each.source is not None and each.mirror is not None and each.repair.how != WHOLE
     }
-    schemas, _ = schemas_at(pipeline, snapshot, list(mirrors))
-    shapes = {table: _shape_of_compared(mirror, schemas[table]) for table, mirror in mirrors.items()}
+    schemas = Described.at(pipeline, snapshot, list(mirrors)).schemas  # the next sync meets the others
+    shapes = {table: _shape_of_compared(mirrors[table], schema) for table, schema in schemas.items()}
     changed = [shape for table, shape in shapes.items() if shape != mirrors[table]]
     if changed:
         write_schemas(pipeline.lake, changed)

@@ -22,14 +22,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from slotlake.decoder.catalog.publications import SourceTable
-from slotlake.decoder.catalog.vanished import VanishedError
+from slotlake.decoder.catalog.vanished import VanishedError, vanished_error
 from slotlake.decoder.changelog.batches import Batch
-from slotlake.decoder.errors import SlotError
+from slotlake.decoder.errors import SlotError, SlotlakeError
 from slotlake.decoder.failpoints import reach
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.slots.slot import ExportedSnapshot, create_slot
 from slotlake.infra.schema.examination import examine
 from slotlake.infra.schema.findings import Findings, sidecar_of, with_copy_reason
+from slotlake.infra.selection.aside import leave_out, set_aside, setting_aside
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,7 +66,6 @@ def with_schema_changes(
 
     Raises:
         SlotError: a snapshot cannot be had because transactions stay open; they are named.
-        ChangedMeanwhileError: a table changed while it was copied; run again.
         UnsettledError: a table that was published again must be copied, and ``snapshot`` waited for nobody.
     """
     from slotlake.spark.publish import sidecar
@@ -121,7 +121,8 @@ def _extended_to_copies(
     findings = _findings_at(pipeline, batch, snapshot, progress)
     if batch.empty:
         for table in findings.copies:
-            replace_content(pipeline, table, snapshot, progress)
+            with setting_aside(pipeline):
+                replace_content(pipeline, table, snapshot, progress)
         widen(pipeline, findings, snapshot)
     elif findings.copies:
         _write_copies(pipeline, batch, findings, snapshot, progress)
@@ -157,6 +158,8 @@ def write_copies(
 ) -> None:
     """Write copies of chosen tables to the sidecar of a batch that ends where the snapshot is.
 
+    A table that changes under its copy is set aside instead.
+
     Args:
         pipeline: the pipeline that pulled the batch.
         batch: a batch that starts at the lake's position and ends at the snapshot's LSN.
@@ -166,7 +169,7 @@ def write_copies(
         examined: nothing else is to be found out about the batch; else tables that it needs are copied too.
 
     Raises:
-        ChangedMeanwhileError: a table changed while it was copied; run again.
+        VanishedError: a table was dropped while it was copied.
     """
     findings = Findings() if examined else examine(pipeline, batch, snapshot)
     findings = replace(findings, copies={**findings.copies, **copies})
@@ -194,22 +197,31 @@ def _write_copies(
     snapshot: ExportedSnapshot,
     progress: Progressing,
 ) -> None:
-    from slotlake.infra.copy.tables import require_as_copied, schemas_at
+    from slotlake.infra.copy.described import Described
     from slotlake.spark.publish import sidecar
     from slotlake.spark.publish.shape import write_schemas
 
     if findings.new_shapes:
         write_schemas(pipeline.lake, findings.new_shapes)
-    schemas, fingerprints = schemas_at(pipeline, snapshot, list(findings.copies))
+    described = Described.at(pipeline, snapshot, list(findings.copies))
     incoming, contents = sidecar.begin(batch.path), sidecar_of(pipeline.file, findings)
-    shapes = _shapes_of_copies(schemas, findings, snapshot, contents)
-    copies = tuple(
-        _copied(pipeline, table, shape, snapshot, incoming / f"t{number}", findings.copies[table], progress)
-        for number, (table, shape) in enumerate(shapes.items())
-    )
-    require_as_copied(pipeline, schemas, fingerprints)
+    shapes = _shapes_of_copies(described.schemas, findings, snapshot, contents)
+    copies: dict[SourceTable, TableCopy] = {}
+    for number, (table, shape) in enumerate(shapes.items()):
+        place, reason = incoming / f"t{number}", findings.copies[table]
+        try:
+            copies[table] = _copied(pipeline, table, shape, snapshot, place, reason, progress)
+            described.look([table])
+        except SlotlakeError as error:
+            leave_out(pipeline, described.errors, table, error)
+    remaining = described.remaining()
+    for table in findings.copies.keys() - remaining.keys() - described.errors.keys():
+        raise vanished_error(table.quoted)
+    for trouble in described.errors.values():
+        set_aside(pipeline, trouble)
     reach("evolve.copied")
-    sidecar.finish(batch.path, incoming, replace(contents, copies=copies))
+    contents = replace(contents, copies=tuple(copies[table] for table in remaining))
+    sidecar.finish(batch.path, incoming, contents)
     reach("evolve.noted")
 
 
@@ -221,8 +233,8 @@ def _shapes_of_copies(
 ) -> dict[SourceTable, TableSchema]:
     """The shape of each copied table, with why it was copied and whether columns that are gone leave it."""
     shapes = {}
-    for table, reason in findings.copies.items():
-        schema = with_copy_reason(schemas[table], f"{format_lsn(snapshot.lsn)}: {reason}")
+    for table, described in schemas.items():
+        schema = with_copy_reason(described, f"{format_lsn(snapshot.lsn)}: {findings.copies[table]}")
         shapes[table] = replace(schema, drop=schema.source_name in contents.drops)
     return shapes
 

@@ -21,7 +21,8 @@ from slotlake.decoder.errors import ApplyError, LakeError
 from slotlake.decoder.failpoints import reach
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.config.conflicts import on_conflict
-from slotlake.infra.copy.tables import copy_point, require_as_copied, schemas_at
+from slotlake.infra.copy.described import Described
+from slotlake.infra.copy.tables import copy_point
 from slotlake.infra.schema.findings import Findings, sidecar_of
 from slotlake.infra.schema.rules import Verdict
 from slotlake.infra.selection.tables import comparable
@@ -48,19 +49,17 @@ def without_needless_copies(
         findings: what the batch meets.
         snapshot: the snapshot that shows the source at the batch's end.
         progress: called with a line when tables are compared.
-
-    Raises:
-        ChangedMeanwhileError: a table changed while it was compared; run again.
-        VanishedError: a table was dropped meanwhile.
     """
     tables = comparable(list(findings.alternatives))
     if not tables:
         return findings
-    schemas, fingerprints = schemas_at(pipeline, snapshot, tables)
+    described = Described.at(pipeline, snapshot, tables)
+    tables = list(described.schemas)  # what changes meanwhile is copied after all
     tried = _promoted(replace(findings, copies={}), {table: findings.alternatives[table] for table in tables})
     progress(f"compare {len(tables)} tables with wider columns, before they are copied again", 0)
     equal = _equal(pipeline, batch, tried, snapshot)
-    require_as_copied(pipeline, {table: schemas[table] for table in equal}, fingerprints)
+    unchanged = described.remaining()
+    equal = [table for table in equal if table in unchanged]
     reach("evolve.compared")
     promoted = _promoted(findings, {table: findings.alternatives[table] for table in equal})
     return replace(promoted, copies={t: why for t, why in findings.copies.items() if t not in equal})

@@ -7,21 +7,24 @@ step is repeated without it: its changes are passed over in the batch at hand an
 content stays what it was at the lake's position, so the record says at which LSN it is good.
 
 `infra.sync.resuming` copies it again.  Invariant: an error that names no table stops everything, as does one
-that waiting mends, and one of a table that is set aside already.
+that waiting mends, and one of a table that is set aside already.  A lock on a table, and a table that changes
+under its copy, are mended by waiting too, but by waiting for that table alone.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from slotlake.decoder.catalog.publications import SourceTable
+from slotlake.decoder.catalog.vanished import VanishedError
 from slotlake.decoder.changelog.batches import Batch
 from slotlake.decoder.errors import (
     ApplyError,
+    ChangedMeanwhileError,
     LakeError,
     LockedError,
     ProtocolError,
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from slotlake.spark.publish.aside import Aside, Cause, Name
 
 T = TypeVar("T")
+Errors: TypeAlias = dict[SourceTable, SlotlakeError]
 # What a pipeline can be stopped by again and again; slots and files are judged by `recover` itself.
 _REPEATED_ERRORS = (SourceError, ProtocolError, ApplyError, LakeError)
 
@@ -100,18 +104,48 @@ def _note_stopped(pipeline: OpenPipeline, error: SlotlakeError) -> None:
         _stopped_note(pipeline).write({"told": text})
 
 
+@contextmanager
+def setting_aside(pipeline: OpenPipeline) -> Iterator[None]:
+    """Go on after an error that is one table's alone, which is set aside."""
+    try:
+        yield
+    except SlotlakeError as error:
+        if not set_aside(pipeline, error):
+            raise
+
+
 def set_aside(pipeline: OpenPipeline, error: SlotlakeError) -> bool:
     """Set the table aside that an error names; return False if it names none, or is to stop all."""
     if not is_of_one_table(pipeline, error) or error.table is None or error.table in tables_aside(pipeline):
         return False
-    record_aside(pipeline, {error.table: (_cause(error), error.what, error.where, error.way_out)})
+    cause = _cause(error)
+    way_out = _CHANGED if cause == "changed" else error.way_out
+    record_aside(pipeline, {error.table: (cause, error.what, error.where, way_out)})
     return True
 
 
 def is_of_one_table(pipeline: OpenPipeline, error: SlotlakeError) -> bool:
     """Return whether an error is one table's alone, and not to stop all."""
-    waiting_helps = error.retryable and not isinstance(error, LockedError)  # which others need not wait for
+    its_own = isinstance(error, LockedError | ChangedMeanwhileError)  # others need not wait for that
+    waiting_helps = error.retryable and (not its_own or isinstance(error, VanishedError))
     return error.table is not None and not waiting_helps and not stops_all(pipeline, error.table)
+
+
+def leave_out(pipeline: OpenPipeline, errors: Errors, table: SourceTable, error: SlotlakeError) -> None:
+    """Note that a table is left out of a copy of several, for an error that is its own.
+
+    Args:
+        pipeline: the pipeline, whose file says what stops all.
+        errors: gets the table.
+        table: the table.
+        error: why it cannot be copied now.
+
+    Raises:
+        SlotlakeError: the error is not one table's alone, or is to stop all.
+    """
+    if not is_of_one_table(pipeline, error):
+        raise error
+    errors.setdefault(table, error)
 
 
 def stops_all(pipeline: OpenPipeline, table: Name) -> bool:
@@ -149,6 +183,7 @@ def with_resume(way_out: str) -> str:
     return way_out if "slotlake resume" in way_out else f"{way_out or 'mend it'}; then slotlake resume"
 
 
+_CHANGED = "nothing needs to be done: the next sync copies it, as `slotlake resume` does at once"
 _UNREADABLE = (
     "correct the value at the source: the table is then copied again, at once by `slotlake resume`, else by "
     "a later sync, which tries it less and less often"
@@ -190,6 +225,8 @@ def _cause(error: SlotlakeError) -> Cause:
         return "on_conflict" if error.choice == "on_conflict" else "on_lossy" if error.choice else "change"
     if isinstance(error, ProtocolError):
         return "value"
+    if isinstance(error, ChangedMeanwhileError):
+        return "changed"
     return "source" if isinstance(error, SourceError) else "copy"
 
 

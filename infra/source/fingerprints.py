@@ -248,10 +248,10 @@ def catalog_at(pipeline: OpenPipeline, snapshot: str | None) -> Iterator[psycopg
         yield connection
 
 
-def require_unchanged(
+def changes_since(
     pipeline: OpenPipeline, before: Mapping[int, TableFingerprint], tables: Iterable[SourceTable]
-) -> None:
-    """Check that tables were not rewritten or altered since: a snapshot does not hide that.
+) -> dict[SourceTable, ChangedMeanwhileError]:
+    """Find tables that were rewritten or altered since: a snapshot does not hide that.
 
     A command that rewrites a table leaves nothing for older snapshots to see; a copy read after it is empty
     (PostgreSQL's manual, "Caveats" of multiversion concurrency).
@@ -261,18 +261,39 @@ def require_unchanged(
         before: OID → what the catalog said before.
         tables: the tables to compare.
 
-    Raises:
-        ChangedMeanwhileError: one was altered or rewritten.
-        VanishedError: one was dropped.
+    Returns:
+        Table → what happened to it; of one that was dropped a `VanishedError`.
     """
     after = fingerprints_at(pipeline, before.keys(), None)
+    changes: dict[SourceTable, ChangedMeanwhileError] = {}
     for table in tables:
         then, now = before.get(table.relation_id), after.get(table.relation_id)
         if then is not None and now is None:
-            raise vanished_error(table.quoted)
-        if then is None or now is None or (then.storage, then.attributes) != (now.storage, now.attributes):
-            raise ChangedMeanwhileError(
-                "a table was altered or rewritten while it was copied",
-                where=f"table {table.quoted}",
-                way_out="run again; nothing was published",
-            )
+            changes[table] = vanished_error(table.quoted)
+        elif then is None or now is None or (then.storage, then.attributes) != (now.storage, now.attributes):
+            changes[table] = changed_error(table, "the table was altered or rewritten while it was copied")
+    return changes
+
+
+def changed_error(table: SourceTable, what: str) -> ChangedMeanwhileError:
+    """The error of a table whose copy is not of one moment; it is the table's alone."""
+    where, way_out = f"table {table.quoted}", "run again; nothing of it was published"
+    return ChangedMeanwhileError(what, where=where, way_out=way_out).of(table.schema, table.table)
+
+
+def require_unchanged(
+    pipeline: OpenPipeline, before: Mapping[int, TableFingerprint], tables: Iterable[SourceTable]
+) -> None:
+    """Check that `changes_since` finds nothing.
+
+    Args:
+        pipeline: the pipeline, with its source.
+        before: OID → what the catalog said before.
+        tables: the tables to compare.
+
+    Raises:
+        ChangedMeanwhileError: a table was altered or rewritten.
+        VanishedError: one was dropped.
+    """
+    for error in changes_since(pipeline, before, tables).values():
+        raise error

@@ -22,6 +22,7 @@ from psycopg import sql
 from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.errors import ChangedMeanwhileError
 from slotlake.decoder.server.source import source_session
+from slotlake.infra.source.fingerprints import changed_error
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
@@ -81,8 +82,10 @@ def partitions_at(
         return {table: _written(nodes[table]) if table in parted else "" for table in nodes}
 
 
-def require_same_partitions(pipeline: OpenPipeline, before: Mapping[SourceTable, str]) -> None:
-    """Check that no partition of these tables was rewritten, came with rows, or went, since a snapshot.
+def partition_changes(
+    pipeline: OpenPipeline, before: Mapping[SourceTable, str]
+) -> dict[SourceTable, ChangedMeanwhileError]:
+    """Find tables of which a partition was rewritten, came with rows, or went, since a snapshot.
 
     A range of pages is of one file: of a partition that was rewritten between two of its ranges, some rows
     are read twice and others never.
@@ -91,21 +94,20 @@ def require_same_partitions(pipeline: OpenPipeline, before: Mapping[SourceTable,
         pipeline: the pipeline, with its source.
         before: `partitions_at` that snapshot.
 
-    Raises:
-        ChangedMeanwhileError: one was, came or went.
+    Returns:
+        Table → what happened to it.
     """
     parted = {table: json.loads(text) for table, text in before.items() if text}
     if not parted:
-        return
-    dsn = pipeline.source.dsn
-    with source_session(dsn, "reading the partitions") as connection:
-        for table, recorded in parted.items():
-            if _changed(table.relation_id, recorded, _nodes(connection, table.relation_id)):
-                raise ChangedMeanwhileError(
-                    "a partition was rewritten, attached, detached or dropped while the table was copied",
-                    where=f"table {table.quoted}",
-                    way_out="run again; nothing was published",
-                )
+        return {}
+    with source_session(pipeline.source.dsn, "reading the partitions") as connection:
+        changed = [
+            table
+            for table, recorded in parted.items()
+            if _changed(table.relation_id, recorded, _nodes(connection, table.relation_id))
+        ]
+    what = "a partition was rewritten, attached, detached or dropped while the table was copied"
+    return {table: changed_error(table, what) for table in changed}
 
 
 def repartitioned(pipeline: OpenPipeline, mirrors: Sequence[TableSchema]) -> set[tuple[str, str]]:

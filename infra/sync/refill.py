@@ -13,6 +13,7 @@ from slotlake.decoder.catalog.vanished import VanishedError
 from slotlake.infra.advance.nonblocking import at_nonblocking_snapshot
 from slotlake.infra.copy.tables import published_tables, replace_content
 from slotlake.infra.schema.large_tables import postpone_large
+from slotlake.infra.selection.aside import setting_aside
 from slotlake.infra.selection.pending import note_pending
 from slotlake.infra.source.partitions import repartitioned
 
@@ -46,7 +47,8 @@ def fill_added_columns(pipeline: OpenPipeline, progress: Progressing) -> list[st
     if stale:
         with at_nonblocking_snapshot(pipeline, FILL_WAIT_SECONDS, progress) as snapshot:
             for table in stale:
-                with suppress(VanishedError):  # the next batch finds that it has left
+                # The next batch finds that a table was dropped.
+                with suppress(VanishedError), setting_aside(pipeline):
                     replace_content(pipeline, table, snapshot, progress)
     return [table.quoted for table in stale]
 

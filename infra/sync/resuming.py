@@ -120,6 +120,8 @@ def _due_now(pipeline: OpenPipeline, names: Collection[Name]) -> Iterator[tuple[
         state = _catalog_state(pipeline, entry)
         if state is None and entry.lsn is None:
             forget(pipeline.lake, [name])  # it is gone, and the lake never had it
+        if entry.joins:
+            continue
         if state is not None and not state.locked and _is_due(pipeline, entry, state):
             yield entry, state
 

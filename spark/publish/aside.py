@@ -25,7 +25,9 @@ from slotlake.spark.tables.metadata import Metadata
 
 ASIDE_PROPERTY = "slotlake.aside"
 Name: TypeAlias = tuple[str, str]
-Cause = Literal["value", "columns", "on_conflict", "on_lossy", "source", "change", "copy", "again", "absent"]
+Cause = Literal[
+    "value", "columns", "on_conflict", "on_lossy", "source", "change", "copy", "again", "absent", "changed"
+]
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,8 @@ class Aside:
         schema, table: its names at the source.
         lsn: where its content in the lake stands; None if the lake has nothing of it.
         at: when it was set aside (UTC, ISO 8601).
-        cause: what kind of trouble it is; ``again``: it is copied again over several syncs.
+        cause: what kind of trouble it is; ``again``: it is copied again over several syncs; ``changed``: it
+            was altered while it was copied.
         what, where, way_out: the trouble, in an error's words.
         tries: how often bringing it back has failed; ``tried``: when last (UTC, ISO 8601).
         seen: what the source's catalog said of it then; something else may mean that the cause is gone.
@@ -77,7 +80,12 @@ class Aside:
     @property
     def needs_nobody(self) -> bool:
         """Whether it comes back by itself, as far as is known."""
-        return self.cause == "again" and not self.tries
+        return self.cause in {"again", "changed"} and not self.tries
+
+    @property
+    def joins(self) -> bool:
+        """Whether it is copied with the tables that join: it changed under its first copy."""
+        return self.cause == "changed" and self.lsn is None
 
     def as_dict(self) -> dict[str, Any]:
         """For reports."""
