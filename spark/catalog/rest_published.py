@@ -157,6 +157,10 @@ def _snapshot(metadata: Metadata, server: Metadata | None = None) -> list[Change
     if server is not None and catalog_metadata.snapshot(server, head["snapshot-id"]) is not None:
         return [set_ref(MAIN, {"snapshot-id": head["snapshot-id"], "type": "branch"})]
     snapshot = {key: value for key, value in head.items() if key not in ("parent-snapshot-id", "schema-id")}
+    if "first-row-id" in snapshot:
+        # A server adds `added-rows` to its own next row number, and has not seen the snapshots before this one.
+        first = (server or {}).get("next-row-id", 0)
+        snapshot |= {"first-row-id": first, "added-rows": metadata["next-row-id"] - first}
     ref = {"snapshot-id": head["snapshot-id"], "type": "branch"}
     return [{"action": "add-snapshot", "snapshot": snapshot}, set_ref(MAIN, ref)]
 

@@ -1,0 +1,77 @@
+"""One source, with pipelines on several roads: begun, taken from sync to sync, and judged at the end."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tests.conftest import Database
+from tests.roads import histories, judge
+from tests.roads.kinds import ALL
+from tests.roads.road import Road
+from tests.roads.travel import Services, Traveller
+
+
+@dataclass
+class Journey:
+    """One source, and a pipeline for each of some roads."""
+
+    source: Database
+    chance: random.Random
+    travellers: list[Traveller]
+
+    def begin(self) -> None:
+        """Make the tables, and copy them down each road."""
+        with self.source.connect() as connection:
+            for kind in ALL.values():
+                connection.execute(kind.create().encode())
+                histories.run(connection, histories.first_rows(kind, self.chance))
+        held = judge.held(self.source, ALL)
+        for each in self.travellers:
+            each.begin(held)
+
+    def step(self) -> None:
+        """Write to each table, and take it down each road."""
+        with self.source.connect() as connection:
+            for transaction in histories.transactions(self.chance, list(ALL)):
+                histories.run(connection, transaction)
+        held = judge.held(self.source, ALL)
+        for each in self.travellers:
+            each.step(held)
+
+    def end(self) -> list[str]:
+        """Judge what is judged at the end; return all that is wrong."""
+        for each in self.travellers:
+            each.end()
+        return [*(what for each in self.travellers for what in each.wrong), *self._other_numbers()]
+
+    def _other_numbers(self) -> Iterator[str]:
+        """Rows that keep their number, or count as changed, on one road and not on another."""
+        first: dict[tuple[str, int], tuple[Traveller, dict[Any, Any]]] = {}
+        for each in self.travellers:
+            for (table, step), rows in each.lineage.items():
+                if step not in each.comparable_steps:
+                    continue
+                other, expected = first.setdefault((table, step), (each, rows))
+                for key in rows.keys() & expected.keys():
+                    if rows[key] != expected[key]:
+                        what = f"after sync {step} the row {key} (kept its number, changed)"
+                        there = f"{expected[key]} on {other.road}"
+                        yield f"{each.road} {table}: {what} is {rows[key]}, and {there}"
+                        break
+
+
+def begun(
+    roads: Sequence[Road], tables: Sequence[Sequence[str]], source: Database, services: Services, seed: int
+) -> Journey:
+    """Make the source's tables, and a pipeline for each road with some of them."""
+    travellers = [
+        Traveller(number, road, names, source, services)
+        for number, (road, names) in enumerate(zip(roads, tables, strict=True))
+        if names
+    ]
+    made = Journey(source, random.Random(seed), travellers)
+    made.begin()
+    return made

@@ -1,0 +1,150 @@
+"""The roads into the lake, and which of their combinations a run goes down: all pairs, or drawn ones."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import combinations, product
+from typing import Final
+
+from tests.roads.kinds import ALL, Kind
+
+# Each line is one question to which there are several answers; a new road is a new word here.
+CHOICES: Final[Mapping[str, Sequence[str]]] = {
+    "engine": ("direct", "merge", "mixed"),
+    "format": ("3", "2"),
+    "mode": ("mirror", "history", "append", "marked"),
+    "storage": ("folder", "s3"),
+    "catalog": ("sqlite", "postgresql", "rest", "staged", "per_table"),
+    "slices": ("one", "many"),
+    "stream": ("streamed", "bulk", "binary", "test_decoding"),
+    "spark": ("embedded", "connect"),
+    "copy": ("whole", "over_syncs", "backfilled", "recovered"),
+}
+# What takes a minute to start is for the long form.
+LONG_CHOICES: Final[Mapping[str, Sequence[str]]] = {**CHOICES, "spark": ("embedded", "connect", "cluster")}
+
+
+@dataclass(frozen=True)
+class Road:
+    """One combination of roads."""
+
+    engine: str
+    format: str
+    mode: str
+    storage: str
+    catalog: str
+    slices: str
+    stream: str
+    spark: str
+    copy: str
+
+    def __str__(self) -> str:
+        return "-".join(self.values())
+
+    def values(self) -> list[str]:
+        return [getattr(self, each.name) for each in fields(self)]
+
+    def takes(self, kind: Kind) -> bool:
+        """Whether a table of this kind can go down it."""
+        return kind.has_key or kind.name == "by_index" or self.mode != "marked"
+
+    def engine_at(self, step: int) -> str:
+        """How the batch of a step is staged."""
+        return ("direct", "merge")[step % 2] if self.engine == "mixed" else self.engine
+
+
+# Answers that exclude each other: executors on other machines see no folder of this one, and a road that is
+# to be direct has nothing that never is (`spark/direct/choice.py`).
+_CONFLICTS: Final = frozenset({
+    (("storage", "folder"), ("spark", "cluster")),
+    (("engine", "direct"), ("format", "2")),
+    (("engine", "direct"), ("slices", "many")),
+    (("engine", "direct"), ("mode", "marked")),
+})  # fmt: skip
+
+
+def is_possible(road: Road) -> bool:
+    """Whether there is such a road."""
+    return not _pairs(road) & _CONFLICTS
+
+
+def covering(choices: Mapping[str, Sequence[str]], seed: int) -> list[Road]:
+    """Few roads in which every possible pair of answers to two questions comes together (greedily).
+
+    Args:
+        choices: question → answers.
+        seed: which of the many such lists.
+    """
+    chance, names = random.Random(seed), list(choices)
+    missing = {
+        ((one, x), (two, y))
+        for one, two in combinations(names, 2)
+        for x, y in product(choices[one], choices[two])
+    } - _CONFLICTS
+    roads = []
+    while missing:
+        (one, x), (two, y) = chance.choice(sorted(missing))
+        tries = [_filled(choices, {one: x, two: y}, chance) for _ in range(200)]
+        best = max(filter(is_possible, tries), key=lambda road: len(_pairs(road) & missing), default=None)
+        if best is None:
+            continue
+        missing -= _pairs(best)
+        roads.append(best)
+    return roads
+
+
+def drawn(choices: Mapping[str, Sequence[str]], chance: random.Random) -> Iterator[Road]:
+    """Roads at random, without end."""
+    while True:
+        road = _filled(choices, {}, chance)
+        if is_possible(road):
+            yield road
+
+
+def tables_of(roads: Sequence[Road], per_road: int, seed: int) -> list[list[str]]:
+    """Which tables go down which road: each of them meets every answer of every question.
+
+    Args:
+        roads: the roads.
+        per_road: how many tables each has at least, if it takes so many.
+        seed: which of the many such lists.
+    """
+    chance = random.Random(seed)
+    missing = {
+        (answer, name)
+        for road in roads
+        for answer in _answers(road)
+        for name, kind in ALL.items()
+        if any(each.takes(kind) for each in roads if answer in _answers(each))
+    }
+    chosen: list[list[str]] = []
+    for number, road in enumerate(roads):
+        names = [name for name, kind in ALL.items() if road.takes(kind)]
+        chance.shuffle(names)
+        met = {name: {(answer, name) for answer in _answers(road)} & missing for name in names}
+        later = roads[number + 1 :]
+        last = {name for name in names if any(_is_last(answer, ALL[name], later) for answer, _ in met[name])}
+        names.sort(key=lambda name: (name not in last, -len(met[name])))
+        taken = names[: max(per_road, len(last))]
+        missing -= {each for name in taken for each in met[name]}
+        chosen.append(taken)
+    return chosen
+
+
+def _is_last(answer: tuple[str, str], kind: Kind, later: Sequence[Road]) -> bool:
+    """Whether no later road on which this kind can go gives the answer."""
+    return not any(answer in _answers(road) and road.takes(kind) for road in later)
+
+
+def _answers(road: Road) -> list[tuple[str, str]]:
+    return [(each.name, getattr(road, each.name)) for each in fields(road)]
+
+
+def _pairs(road: Road) -> set[tuple[tuple[str, str], tuple[str, str]]]:
+    return set(combinations(_answers(road), 2))
+
+
+def _filled(choices: Mapping[str, Sequence[str]], given: Mapping[str, str], chance: random.Random) -> Road:
+    return Road(**{name: given.get(name) or chance.choice(answers) for name, answers in choices.items()})

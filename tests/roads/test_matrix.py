@@ -1,0 +1,73 @@
+"""Every history down every road: the lake is what the source is, whatever the road."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+
+from tests.conftest import ROOT, Database, seed_of_the_run
+from tests.roads.journey import begun
+from tests.roads.kinds import ALL
+from tests.roads.road import CHOICES, LONG_CHOICES, covering, tables_of
+from tests.roads.travel import Services
+
+pytestmark = pytest.mark.timeout(3600)
+
+STEPS = 2
+TABLES_PER_ROAD = 9
+# Numbers of roads: to look at some of them alone.
+ONLY = os.environ.get("SLOTLAKE_TEST_ROADS", "")
+
+
+def test_every_pair_of_roads(source: Database, services: Services) -> None:
+    seed = seed_of_the_run()
+    print(f"SLOTLAKE_SEED={seed}")
+    roads = covering(CHOICES, seed)
+    tables = tables_of(roads, TABLES_PER_ROAD, seed)
+    if ONLY:
+        tables = [names if str(i) in ONLY.split(",") else [] for i, names in enumerate(tables)]
+    made = begun(roads, tables, source, services, seed)
+    for _ in range(STEPS):
+        made.step()
+    wrong = made.end()
+    assert not wrong, "\n".join(wrong)
+    direct = [each for each in made.travellers if each.road.engine == "direct"]
+    assert all(each.staged_directly for each in direct), [str(each.road) for each in direct]
+
+
+@pytest.mark.fast
+def test_roads_cover_all_pairs_and_tables() -> None:
+    for seed in (1, 2):
+        roads = covering(CHOICES, seed)
+        tables = tables_of(roads, TABLES_PER_ROAD, seed)
+        assert len(roads) < 32
+        assert {name for names in tables for name in names} == set(ALL)
+        for question, answers in CHOICES.items():
+            for answer in answers:
+                met = {
+                    name
+                    for road, names in zip(roads, tables, strict=True)
+                    if getattr(road, question) == answer
+                    for name in names
+                }
+                missing = {
+                    name
+                    for name in ALL.keys() - met
+                    if any(road.takes(ALL[name]) for road in roads if getattr(road, question) == answer)
+                }
+                assert not missing, (question, answer)
+
+
+@pytest.mark.fast
+def test_the_catalogue_has_every_road() -> None:
+    page = (ROOT / "docs" / "roads.md").read_text()
+    table = page.partition("| Question |")[2].partition("\n\n")[0]
+    listed: dict[str, list[str]] = {}
+    question = ""
+    for line in table.splitlines()[2:]:
+        first, words = (cell.strip() for cell in line.split("|")[1:3])
+        question = first.strip("`") or question
+        listed.setdefault(question, []).extend(re.findall(r"`(\w+)`", words))
+    assert {q: set(a) for q, a in listed.items()} == {q: set(a) for q, a in LONG_CHOICES.items()}
