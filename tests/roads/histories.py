@@ -15,6 +15,7 @@ from tests.roads.kinds import ALL, SHIFTING, Kind
 Transaction = Sequence[str]
 ROWS_FIRST = 14
 _PER_TABLE = 3
+EMPTIED = "emptied"
 # What happens to columns of `shifting`: a transaction of its own, with a row that changes after it.
 _COLUMNS = (
     "ADD c int", "ADD d text DEFAULT 'old'", "ADD c text DEFAULT md5(random()::text)", "DROP c", "DROP d",
@@ -54,6 +55,10 @@ def transactions(chance: random.Random, tables: Sequence[str]) -> Iterator[Trans
         else:
             yield some
     yield from ([each] for each in prepared)
+    if EMPTIED in tables:
+        kind = ALL[EMPTIED]
+        rows = [_insert(kind, chance) for _ in range(8)]
+        yield [*rows[:4], f"TRUNCATE {EMPTIED}", *rows[4:], *_updated(kind, chance)]
     if SHIFTING.name in tables:
         for change in chance.sample(_COLUMNS, 2):
             yield [

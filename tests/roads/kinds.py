@@ -224,6 +224,7 @@ _KINDS: Sequence[Kind] = (
          after=_FULL, key_sql=""),
     Kind("only_new", {"k": ("int4", INT4)}, {"p": ("numeric(38,0)", _digits(38))}, key_sql="", insert_only=True,
          after="ALTER TABLE {t} REPLICA IDENTITY NOTHING;"),
+    Kind("emptied", {"k": ("int4", INT4)}, {"p": ("date", DATE)}),
     Kind("parted", {"k": ("int8", INT8)}, {"p": ("date", DATE)}, partitioned=True, after=(
         "CREATE TABLE {t}_low PARTITION OF {t} FOR VALUES FROM (MINVALUE) TO (0);"
         "CREATE TABLE {t}_high PARTITION OF {t} FOR VALUES FROM (0) TO (MAXVALUE);")),
