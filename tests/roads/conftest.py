@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from slotlake.infra.local.postgres import EmbeddedPostgres, temporary_postgres
+from slotlake.infra.local.runtime import SparkRuntime
 from tests.catalogs import postgres_uri
+from tests.cluster import SparkCluster
 from tests.conftest import Database, fresh_database
 from tests.roads.travel import Services
 
@@ -45,7 +47,17 @@ def services(
             lambda: postgres_uri(stack.enter_context(fresh_database(server))),
             _rest_servers(stack, folder, request),
             lambda: request.getfixturevalue("connect"),
+            lambda: request.getfixturevalue("connect_to_cluster"),
         )
+
+
+@pytest.fixture(scope="session")
+def connect_to_cluster(
+    spark_runtime: SparkRuntime, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """The address of a Spark Connect server with executors on two machines, and what holds its token."""
+    with SparkCluster(tmp_path_factory.mktemp("cluster"), spark_runtime) as running:
+        yield running.connect()
 
 
 def _rest_servers(stack: ExitStack, folder: Path, request: pytest.FixtureRequest) -> Callable[[bool], str]:

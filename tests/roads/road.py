@@ -55,10 +55,12 @@ class Road:
         return ("direct", "merge")[step % 2] if self.engine == "mixed" else self.engine
 
 
-# Answers that exclude each other: executors on other machines see no folder of this one, and a road that is
-# to be direct has nothing that never is (`spark/direct/choice.py`).
+# Answers that exclude each other: other machines see no folder of this one, and a road that is to be direct
+# has nothing that never is (`spark/direct/choice.py`).
 _CONFLICTS: Final = frozenset({
     (("storage", "folder"), ("spark", "cluster")),
+    (("catalog", "sqlite"), ("spark", "cluster")),
+    (("catalog", "staged"), ("spark", "cluster")),
     (("engine", "direct"), ("format", "2")),
     (("engine", "direct"), ("slices", "many")),
     (("engine", "direct"), ("mode", "marked")),

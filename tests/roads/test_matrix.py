@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import os
+import random
 import re
+from itertools import islice
 
 import pytest
 
-from tests.conftest import ROOT, Database, seed_of_the_run
+from slotlake.infra.local.postgres import EmbeddedPostgres
+from tests.cluster import why_not
+from tests.conftest import ROOT, Database, fresh_database, seed_of_the_run
 from tests.roads.journey import begun
 from tests.roads.kinds import ALL
-from tests.roads.road import CHOICES, LONG_CHOICES, covering, tables_of
+from tests.roads.road import CHOICES, LONG_CHOICES, covering, drawn, tables_of
 from tests.roads.travel import Services
 
 pytestmark = pytest.mark.timeout(3600)
 
 STEPS = 2
 TABLES_PER_ROAD = 9
+ROADS_PER_ROUND = STEPS_PER_ROUND = 6
 # Numbers of roads: to look at some of them alone.
 ONLY = os.environ.get("SLOTLAKE_TEST_ROADS", "")
 
@@ -35,6 +40,27 @@ def test_every_pair_of_roads(source: Database, services: Services) -> None:
     assert not wrong, "\n".join(wrong)
     direct = [each for each in made.travellers if each.road.engine == "direct"]
     assert all(each.staged_directly for each in direct), [str(each.road) for each in direct]
+
+
+@pytest.mark.timeout(12 * 3600)
+@pytest.mark.skipif(not os.environ.get("SLOTLAKE_TEST_LONG"), reason="SLOTLAKE_TEST_LONG=1 runs it")
+def test_new_histories_down_new_roads(server: EmbeddedPostgres, services: Services) -> None:
+    """Each round has a source of its own, roads at random, and new histories."""
+    seed, gone, wanted = seed_of_the_run(), 0, int(os.environ.get("SLOTLAKE_TEST_HISTORIES", "10000"))
+    chance = random.Random(seed)
+    choices = CHOICES if why_not() else LONG_CHOICES
+    while gone < wanted:
+        roads = list(islice(drawn(choices, chance), ROADS_PER_ROUND))
+        takes = [[name for name, kind in ALL.items() if road.takes(kind)] for road in roads]
+        tables = [chance.sample(names, TABLES_PER_ROAD) for names in takes]
+        with fresh_database(server) as source:
+            made = begun(roads, tables, source, services, seed := chance.getrandbits(32))
+            for _ in range(STEPS_PER_ROUND):
+                made.step()
+            wrong = made.end()
+        gone += STEPS_PER_ROUND * sum(map(len, tables))
+        print(f"{gone} histories; the last round had the seed {seed}", flush=True)
+        assert not wrong, "\n".join([f"seed {seed}", *map(str, zip(roads, tables, strict=True)), *wrong])
 
 
 @pytest.mark.fast

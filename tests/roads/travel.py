@@ -36,6 +36,7 @@ class Services:
         catalog_database: makes a database for a catalog; returns SQLAlchemy's URI.
         rest: the address of a REST catalog over a folder, or over the object store.
         connect: the address of a Spark Connect server.
+        cluster: that of one whose executors are on other machines, and the variables that hold its token.
     """
 
     folder: Path
@@ -43,6 +44,7 @@ class Services:
     catalog_database: Callable[[], str]
     rest: Callable[[bool], str]
     connect: Callable[[], str]
+    cluster: Callable[[], tuple[str, Mapping[str, str]]]
 
 
 @dataclass
@@ -65,7 +67,7 @@ class Traveller:
     staged_directly: int = 0
 
     def __post_init__(self) -> None:
-        self._folder = self.services.folder / f"{self.number}"
+        self._folder = self.services.folder / f"{self.database.name}_{self.number}"
         self._folder.mkdir(parents=True)
         self.namespace = f"{_NAMESPACE}_{self.database.name}_{self.number}"
         self._uri = self._catalog_uri()
@@ -207,8 +209,14 @@ class Traveller:
     @contextmanager
     def _open(self) -> Iterator[Pipeline]:
         """The pipeline, with the switches that lead down its road."""
-        road, remote = self.road, self.services.connect() if self.road.spark == "connect" else None
+        road, remote = self.road, None
         with pytest.MonkeyPatch.context() as patch:
+            if road.spark == "connect":
+                remote = self.services.connect()
+            if road.spark == "cluster":
+                remote, variables = self.services.cluster()
+                for name, value in variables.items():
+                    patch.setenv(name, value)
             engine = road.engine_at(self._steps)
             patch.setenv("SLOTLAKE_DIRECT", {"direct": "usually", "merge": "never"}[engine])
             if road.slices == "many":
