@@ -71,7 +71,7 @@ def _without_blanks(values: Any) -> Any:
 def midnight(days: Any) -> Any:
     """A date as a timestamp to compare with; one beyond all timestamps lies before infinity."""
     days = np.asarray(days, np.int64)
-    far = days > (_END_MOMENT // _DAY)
+    far = days >= _END_MOMENT // _DAY  # date2timestamp_opt_overflow
     finite = np.where(far | (days == NEVER), 0, days) * _DAY
     return np.where(
         days == FOREVER, FOREVER, np.where(days == NEVER, NEVER, np.where(far, FOREVER - 1, finite))

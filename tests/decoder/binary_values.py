@@ -9,6 +9,8 @@ MOMENTS = [
     "1999-12-31 23:59:59.000001", "2000-01-01 00:00:00", "2000-02-29 12:34:56.78", "9999-12-31 23:59:59.999999",
     "10000-01-01 00:00:00", "294276-12-31 23:59:59.999999",
 ]  # fmt: skip
+# The server rounds after it has looked whether a value is in range: the first becomes 294277-01-01.
+ROUNDED = ["294276-12-31 23:59:59.7", "4714-11-24 00:00:00.4 BC", "9999-12-31 23:59:59.5", "infinity"]
 DATES = ["infinity", "-infinity", "4714-11-24 BC", "0001-12-31 BC", "0001-01-01", "1900-02-28", "1970-01-01",
          "1999-12-31", "2000-02-29", "9999-12-31", "10000-01-01", "5874897-12-31"]  # fmt: skip
 FLOATS = ["NaN", "Infinity", "-Infinity", "0", "-0", "1", "-1.5", "0.1", "1e-4", "1e-5", "123456", "1234567", "1e15",
@@ -53,6 +55,11 @@ VALUES: dict[str, list[str]] = {
     "date": DATES,
     "timestamp without time zone": MOMENTS,
     "timestamp with time zone": MOMENTS,
+    "timestamp(0) without time zone": ROUNDED,
+    "timestamp(0) with time zone": ROUNDED,
+    "time(0) without time zone": ["23:59:59.7", "00:00:00.4"],
+    "time(0) with time zone": ["23:59:59.7-15:59:59", "23:59:59.5+15:59:59"],
+    "interval(0)": ["1 day 00:00:00.5", "-00:00:00.5"],
     "time without time zone": ["00:00:00", "24:00:00", "23:59:59.999999", "01:02:03.4"],
     "time with time zone": ["00:00:00+00", "24:00:00-15:59:59", "12:34:56.789+05:45", "01:02:03.000001-00:00:01", "1:2:3+15:59"],
     "interval": ["0", "1 mon", "-1 mon", "1 year 2 mons 3 days 04:05:06.7", "-1 year -2 mons +3 days -04:05:06.7",

@@ -22,7 +22,7 @@ from slotlake.decoder.compiled.jit import (
 )
 from slotlake.decoder.compiled.memory import bare
 from slotlake.decoder.compiled.words import big_word_at
-from slotlake.decoder.types.binary.moments import DATE_END, DATE_MIN, EPOCH_DAYS, MOMENT_END, MOMENT_MIN
+from slotlake.decoder.types.binary.moments import DATE_END, DATE_MIN, EPOCH_DAYS, MOMENT_MAX, MOMENT_MIN
 from slotlake.decoder.types.text_kernels import BAD, EXACT, OK, TENS
 
 _EPOCH_MICROSECONDS = EPOCH_DAYS * 86_400_000_000
@@ -142,7 +142,7 @@ def read_moment(data: Bytes, start: Ints, length: Lengths, out: Ints, valid: Byt
         if _MOMENT_FIRST <= value < _MOMENT_END:
             out[i] = value + _EPOCH_MICROSECONDS
             valid[i] = 1
-        elif MOMENT_MIN <= value < MOMENT_END or value == _I64_MIN or value == _I64_MAX:  # noqa: PLR1714, SIM109
+        elif MOMENT_MIN <= value <= MOMENT_MAX or value == _I64_MIN or value == _I64_MAX:  # noqa: PLR1714, SIM109
             exact[i] = 1
         else:
             return i

@@ -13,7 +13,8 @@ from slotlake.decoder.types.text_error import TextError
 
 EPOCH_DAYS = 10_957  # from 1970-01-01 to 2000-01-01
 DATE_MIN, DATE_END = -2_451_545, 2_147_483_494 - 2_451_545  # 4714-11-24 BC; 5874898-01-01
-MOMENT_MIN, MOMENT_END = -211_813_488_000_000_000, 9_223_371_331_200_000_000  # …; 294277-01-01
+# 4714-11-24 BC; 294277-01-01, which no text says, but timestamp(0) rounds up to it (timestamp_in, timestamp_scale).
+MOMENT_MIN, MOMENT_MAX = -211_813_488_000_000_000, 9_223_371_331_200_000_000
 DAY = 86_400_000_000  # microseconds
 _ZONE_SECONDS_END = 16 * 3600  # timestamp.h TZDISP_LIMIT
 _I32_MAX, _I64_MAX = 2**31 - 1, 2**63 - 1
@@ -121,7 +122,7 @@ def moment_text(microseconds: int, zone: str) -> str:
         return "-infinity"
     if microseconds == _I64_MAX:
         return "infinity"
-    if not MOMENT_MIN <= microseconds < MOMENT_END:
+    if not MOMENT_MIN <= microseconds <= MOMENT_MAX:
         raise TextError("a binary timestamp out of range")
     text, era = _day(microseconds // DAY)
     return f"{text} {duration_text(microseconds % DAY)}{zone}{era}"
