@@ -158,7 +158,7 @@ def _snapshot(metadata: Metadata, server: Metadata | None = None) -> list[Change
         return [set_ref(MAIN, {"snapshot-id": head["snapshot-id"], "type": "branch"})]
     snapshot = {key: value for key, value in head.items() if key not in ("parent-snapshot-id", "schema-id")}
     if "first-row-id" in snapshot:
-        # A server adds `added-rows` to its own next row number, and has not seen the snapshots before this one.
+        # A server adds `added-rows` to its own next row number; it has not seen the snapshots before.
         first = (server or {}).get("next-row-id", 0)
         snapshot |= {"first-row-id": first, "added-rows": metadata["next-row-id"] - first}
     ref = {"snapshot-id": head["snapshot-id"], "type": "branch"}

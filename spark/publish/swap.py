@@ -358,9 +358,7 @@ def point_move(
     def may_leave(name: LakeName) -> bool:
         # Else nothing would tell any more that a mirror was there, and what it lacks when it comes back.
         return (
-            name in without
-            or name in aside_tables
-            or name.table.lower().endswith(tuple(SUFFIXES.values()))
+            name in without or name in aside_tables or name.table.lower().endswith(tuple(SUFFIXES.values()))
         )
 
     metadata = with_point(commits, point, snapshots, existing, may_leave)

@@ -13,7 +13,7 @@ from slotlake.decoder.types.text_error import TextError
 
 EPOCH_DAYS = 10_957  # from 1970-01-01 to 2000-01-01
 DATE_MIN, DATE_END = -2_451_545, 2_147_483_494 - 2_451_545  # 4714-11-24 BC; 5874898-01-01
-# 4714-11-24 BC; 294277-01-01, which no text says, but timestamp(0) rounds up to it (timestamp_in, timestamp_scale).
+# 4714-11-24 BC; 294277-01-01: no text says it, but timestamp(0) rounds up to it (AdjustTimestampForTypmod).
 MOMENT_MIN, MOMENT_MAX = -211_813_488_000_000_000, 9_223_371_331_200_000_000
 DAY = 86_400_000_000  # microseconds
 _ZONE_SECONDS_END = 16 * 3600  # timestamp.h TZDISP_LIMIT
