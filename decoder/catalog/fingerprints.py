@@ -6,6 +6,8 @@ rows were rewritten.  The catalog shows both:
 - An attribute number is never used twice in a table.
 - A command that changes a column writes a new version of its row of pg_attribute (its xmin).
 - A command that rewrites rows gives the table another file (relfilenode).
+- ALTER TABLE, where it rewrites rows, also gives it another TOAST table.  VACUUM FULL, CLUSTER, TRUNCATE and
+  SET TABLESPACE keep that one (tablecmds.c, ATRewriteTables; cluster.c, copy_table_data: swapped by content).
 - A table that left a publication and came back has another row in pg_publication_rel.
 - A publication whose options changed has a new version of its row of pg_publication.
 - A table that was moved to another schema has a new version of its dependency on the schema (pg_depend).
@@ -59,6 +61,7 @@ class TableFingerprint:
 
     Attributes:
         storage: its file; another file means that rows were rewritten, truncated or only compacted.
+        toast: OID of its TOAST table; 0 if it has none.
         members: the entries of the publications that publish it; an entry that was removed and added again
             is another entry.
         ways: per entry, how it publishes the table.  The text differs if this changed, also if it changed
@@ -74,6 +77,7 @@ class TableFingerprint:
     members: frozenset[str]
     attributes: Mapping[int, Attribute]
     ways: Mapping[str, str] = field(default_factory=dict)
+    toast: int = 0
 
     @property
     def numbers(self) -> dict[str, int]:
@@ -84,7 +88,8 @@ class TableFingerprint:
 _ATTRIBUTES = """
 SELECT c.oid, n.nspname, c.relname, c.relfilenode, a.attnum, a.attname, a.atttypid, a.atttypmod, a.xmin::text,
        a.atthasmissing, a.atthasdef OR a.attidentity <> '' OR a.attgenerated <> '', a.attisdropped,
-       CASE WHEN a.atthasmissing AND t.typdelim = ',' THEN (a.attmissingval::text::text[])[1] END
+       CASE WHEN a.atthasmissing AND t.typdelim = ',' THEN (a.attmissingval::text::text[])[1] END,
+       c.reltoastrelid
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
@@ -138,12 +143,12 @@ def table_fingerprints(
     ways: dict[int, dict[str, str]] = {}
     for oid, member, way in connection.execute(members_query.encode(), parameters).fetchall():
         ways.setdefault(int(oid), {})[str(member)] = str(way)
-    names: dict[int, tuple[str, str, int]] = {}
+    names: dict[int, tuple[str, str, int, int]] = {}
     attributes: dict[int, dict[int, Attribute]] = {}
     rows = connection.execute(attributes_query.encode(), parameters).fetchall()
     texts = printed_by(connection, {row[6] for row in rows})
-    for oid, schema, table, storage, number, name, type_oid, *rest in rows:
-        names[int(oid)] = schema, table, int(storage)
+    for oid, schema, table, storage, number, name, type_oid, *rest, toast in rows:
+        names[int(oid)] = schema, table, int(storage), int(toast)
         printed = texts.get(type_oid, frozenset())
         described = Attribute(*[int(number), name, type_oid, *rest, printed])
         attributes.setdefault(int(oid), {})[int(number)] = described
@@ -156,8 +161,9 @@ def table_fingerprints(
             frozenset(ways.get(oid, ())),
             dict(sorted(attributes[oid].items())),
             ways.get(oid, {}),
+            toast,
         )
-        for oid, (schema, table, storage) in names.items()
+        for oid, (schema, table, storage, toast) in names.items()
     }
 
 

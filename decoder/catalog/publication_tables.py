@@ -74,7 +74,8 @@ _LISTED = """WITH RECURSIVE pub AS (
     FROM above a JOIN pg_catalog.pg_class c ON c.oid = a.relid AND c.relispartition
     JOIN pg_catalog.pg_inherits i ON i.inhrelid = a.relid
 ), entry AS (
-    SELECT pub, relid FROM below WHERE relkind <> 'p'
+    SELECT b.pub, b.relid FROM below b JOIN pg_catalog.pg_class c ON c.oid = b.relid AND {publishable}
+    WHERE b.relkind = 'r'
     UNION
     SELECT n.pub, n.relid FROM named n
     WHERE n.pubviaroot AND NOT EXISTS (
@@ -97,6 +98,24 @@ _NAMES = """
 SELECT DISTINCT n.nspname, c.relname
 FROM listed l JOIN pg_catalog.pg_class c ON c.oid = l.relid
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+"""
+# A copy reads these with their root; they have no WAL.
+_UNSENT = f"""
+, root AS (
+    SELECT DISTINCT c.oid, c.relkind
+    FROM listed l JOIN pg_catalog.pg_class c ON c.oid = l.relid AND c.relkind = 'p'
+), {LEAVES}, partition AS (
+    SELECT root, relid FROM leaf
+    UNION
+    SELECT NULL, relid FROM below WHERE relkind <> 'p'
+)
+SELECT DISTINCT n.nspname, c.relname, c.relkind = 'f', rn.nspname, r.relname
+FROM partition p JOIN pg_catalog.pg_class c ON c.oid = p.relid
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN pg_catalog.pg_class r ON r.oid = p.root
+LEFT JOIN pg_catalog.pg_namespace rn ON rn.oid = r.relnamespace
+WHERE c.relkind = 'f' OR c.relpersistence <> 'p'
+ORDER BY 1, 2
 """
 _TABLES = """
 SELECT c.oid, n.nspname, c.relname, c.relkind, c.relreplident, {attnames}, {filter}, p.pubupdate, p.pubdelete
@@ -154,6 +173,23 @@ def published_rows(connection: psycopg.Connection[Any], names: Sequence[str]) ->
     for row in rows:
         row[6] = None if row[6] is None else filters.get(row[6], UNREAD_FILTER)
     return rows
+
+
+def unsent_partitions(
+    connection: psycopg.Connection[Any], names: Sequence[str]
+) -> list[tuple[tuple[str, str], bool, tuple[str, str] | None]]:
+    """Find partitions of published tables of which the server sends nothing.
+
+    Returns:
+        Schema and name; whether it is a foreign table, else it is unlogged; and the published table whose
+        copy reads it, None if it would be published under its own name.
+    """
+    query = _listed(connection) + _UNSENT
+    rows = connection.execute(query.encode(), {"publications": list(names)}).fetchall()
+    return [
+        ((str(schema), str(table)), bool(foreign), None if root is None else (str(root_schema), str(root)))
+        for schema, table, foreign, root_schema, root in rows
+    ]
 
 
 def require_filter(row_filter: str | None, table: str) -> None:

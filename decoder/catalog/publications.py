@@ -16,7 +16,7 @@ import psycopg
 from psycopg import sql
 
 from slotlake.decoder.catalog.key_index import ENFORCED
-from slotlake.decoder.catalog.publication_tables import published_names, published_rows
+from slotlake.decoder.catalog.publication_tables import published_names, published_rows, unsent_partitions
 from slotlake.decoder.errors import SourceError
 from slotlake.decoder.types.table import type_name
 
@@ -295,6 +295,29 @@ def unfit_tables(tables: Sequence[SourceTable]) -> list[TableWarning]:
     ]
 
 
+def unsent_warnings(connection: psycopg.Connection[Any], publications: Sequence[str]) -> list[TableWarning]:
+    """Foreign and unlogged partitions of published tables: the server sends nothing of them."""
+    warnings = []
+    for name, is_foreign, root in unsent_partitions(connection, publications):
+        kind = "a foreign table" if is_foreign else "unlogged"
+        mend = "detach it" if is_foreign else "ALTER TABLE … SET LOGGED"
+        if root is None:
+            what = f"it is {kind}, and a partition of a published table: nothing of it is sent or copied"
+            warnings.append(TableWarning(_quoted(name), what, f"{mend}, or read it in another way"))
+            continue
+        what = (
+            f"it is {kind}, and a partition of {_quoted(root)}: a copy reads its rows, but no change of them "
+            "is sent, so the lake keeps them as the last copy has read them"
+        )
+        again = f"slotlake backfill --table {'.'.join(root)} reads them again"
+        warnings.append(TableWarning(_quoted(name), what, f"{mend}; or {again}"))
+    return warnings
+
+
+def _quoted(name: tuple[str, str]) -> str:
+    return sql.Identifier(*name).as_string(None)
+
+
 __all__ = [
     "SourceColumn",
     "SourceTable",
@@ -305,4 +328,5 @@ __all__ = [
     "published_names",
     "source_tables",
     "unfit_tables",
+    "unsent_warnings",
 ]

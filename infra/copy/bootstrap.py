@@ -21,6 +21,7 @@ from slotlake.decoder.catalog.publications import (
     create_publication,
     missing_publications,
     unfit_tables,
+    unsent_warnings,
 )
 from slotlake.decoder.errors import LakeError, PipelineFileError, SlotlakeError, SourceError
 from slotlake.decoder.failpoints import reach
@@ -214,7 +215,9 @@ def _report(
     new_publications: list[str],
     seconds: float,
 ) -> InitReport:
-    warnings = [f"{unfit.table}: {unfit.what}; {unfit.way_out}" for unfit in unfit_tables(tables)]
+    with source_session(pipeline.source.dsn, "reading the publications") as connection:
+        unsent = unsent_warnings(connection, pipeline.source.publications)
+    warnings = [f"{each.table}: {each.what}; {each.way_out}" for each in [*unfit_tables(tables), *unsent]]
     return InitReport(
         pipeline=pipeline.name,
         already=False,

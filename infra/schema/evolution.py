@@ -124,6 +124,7 @@ def _extended_to_copies(
             with setting_aside(pipeline):
                 replace_content(pipeline, table, snapshot, progress)
         widen(pipeline, findings, snapshot)
+        _write_findings(pipeline, batch, findings)
     elif findings.copies:
         _write_copies(pipeline, batch, findings, snapshot, progress)
     else:

@@ -235,7 +235,7 @@ def _agree(mirror: TableSchema, now: TableFingerprint) -> bool:
     if before is None or (now.schema, now.table) != (mirror.schema, mirror.table):
         return False
     present = CatalogFingerprint.of(now, [column.number for column in mirror.live], before)
-    return present == before and all(number <= before.last for number in now.numbers.values())
+    return before.agrees(present) and all(number <= before.last for number in now.numbers.values())
 
 
 def _differs_in_rows(mirror: TableSchema, examined: _Examined) -> bool:

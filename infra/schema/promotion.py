@@ -56,8 +56,8 @@ def without_needless_copies(
     described = Described.at(pipeline, snapshot, tables)
     tables = list(described.schemas)  # what changes meanwhile is copied after all
     tried = _promoted(replace(findings, copies={}), {table: findings.alternatives[table] for table in tables})
-    progress(f"compare {len(tables)} tables with wider columns, before they are copied again", 0)
-    equal = _equal(pipeline, batch, tried, snapshot)
+    progress(f"compare {len(tables)} tables, before they are copied again", 0)
+    equal = _equal(pipeline, batch, tried, snapshot, tables)
     unchanged = described.remaining()
     equal = [table for table in equal if table in unchanged]
     reach("evolve.compared")
@@ -85,40 +85,48 @@ def widen(pipeline: OpenPipeline, findings: Findings, snapshot: ExportedSnapshot
 
 
 def _promoted(findings: Findings, same: Mapping[SourceTable, Verdict]) -> Findings:
-    """The findings if these tables are followed with wider columns."""
+    """The findings if these tables are followed, some with wider columns."""
     numbers = {ordinal: named for each in same.values() for ordinal, named in each.numbers.items()}
+    fingerprints = {_name(table): each.fingerprint for table, each in same.items() if each.fingerprint}
     return replace(
         findings,
         numbers={**findings.numbers, **numbers},
-        fingerprints={
-            **findings.fingerprints,
-            **{_name(table): each.fingerprint for table, each in same.items()},
+        fingerprints={**findings.fingerprints, **fingerprints},
+        constants={
+            **findings.constants,
+            **{_name(t): each.constants for t, each in same.items() if each.constants},
         },
-        promotions={table: each.wider_types for table, each in same.items()},
+        new_shapes=[*findings.new_shapes, *(each.new_shape for each in same.values() if each.new_shape)],
+        promotions={table: each.wider_types for table, each in same.items() if each.wider_types},
     )
 
 
 def _equal(
-    pipeline: OpenPipeline, batch: Batch, tried: Findings, snapshot: ExportedSnapshot
+    pipeline: OpenPipeline,
+    batch: Batch,
+    tried: Findings,
+    snapshot: ExportedSnapshot,
+    tables: Sequence[SourceTable],
 ) -> Sequence[SourceTable]:
     from slotlake.expectations.same import equal_tables
 
-    tables = list(tried.promotions)
     try:
-        with _with_wider_columns(pipeline, batch, tried) as point:
+        with _tried(pipeline, batch, tried, tables) as point:
             return equal_tables(pipeline.source.dsn, snapshot.snapshot, tables, point)
     except (ApplyError, LakeError):  # a conflict, which a copy does not meet; or Spark cannot do it
         return []
 
 
 @contextmanager
-def _with_wider_columns(pipeline: OpenPipeline, batch: Batch, tried: Findings) -> Iterator[ReadPoint]:
+def _tried(
+    pipeline: OpenPipeline, batch: Batch, tried: Findings, tables: Sequence[SourceTable]
+) -> Iterator[ReadPoint]:
     """Stage the batch for these tables, and yield the lake as it would leave them."""
     from slotlake.spark.apply.trial import staged_trial
     from slotlake.spark.read.point import ReadPoint
 
     changed = {postgres_name(r.schema, r.table) for r in batch.relations if r.rows}
-    names = sorted(changed & {_name(table) for table in tried.promotions})
+    names = sorted(changed & {_name(table) for table in tables})
     if not names:
         yield ReadPoint.latest(pipeline.lake)
         return

@@ -88,11 +88,14 @@ def judge(
     if reason or not all(numbers.values()):
         return Verdict(copy_reason=reason or rewrite_reason or "the table's columns changed more than once")
     following = _Following(mirror, fingerprint, now, published, relations, numbers, table)
-    if not rewrite_reason:
+    unlogged_reason = "" if rewrite_reason else _unlogged_reason(mirror, fingerprint, now)
+    if not rewrite_reason and not unlogged_reason:
         return following.verdict(at_end=at_end, alone=alone)
     alternative = following.promotion_verdict(at_end=at_end)
+    if unlogged_reason:
+        alternative = following.verdict(at_end=at_end, alone=alone)
     return Verdict(
-        copy_reason=rewrite_reason,
+        copy_reason=rewrite_reason or unlogged_reason,
         alternative=alternative if alternative is not None and not alternative.copy_reason else None,
     )
 
@@ -278,7 +281,8 @@ def _names_whole_rows(relation: BatchRelation) -> bool:
 def _rewrite_reason(fingerprint: CatalogFingerprint, now: TableFingerprint, table: Columns) -> str:
     """Say that rows were rewritten; "" if they were not.
 
-    VACUUM FULL, CLUSTER and TRUNCATE give a table another file too, and change no column's description.
+    VACUUM FULL, CLUSTER, TRUNCATE and SET UNLOGGED give a table another file too, and change no column's
+    description.
     """
     if fingerprint.storage == now.storage:
         return ""
@@ -291,6 +295,21 @@ def _rewrite_reason(fingerprint: CatalogFingerprint, now: TableFingerprint, tabl
         and not (number in fingerprint.missing and not now.attributes[number].missing)
     ]
     return "its rows were rewritten" if altered or table.added else ""
+
+
+def _unlogged_reason(mirror: TableSchema, fingerprint: CatalogFingerprint, now: TableFingerprint) -> str:
+    """Say that a table may have been unlogged for a while; "" if it was not.
+
+    What is written to an unlogged table is not in the WAL.  SET UNLOGGED and SET LOGGED rewrite the table.
+    The server refuses them for a table that a publication names itself (tablecmds.c,
+    ATPrepChangePersistence), not for one that is published with all, with its schema or through its root.
+    """
+    if fingerprint.storage == now.storage or (fingerprint.toast and fingerprint.toast == now.toast):
+        return ""
+    named = any(member.startswith("table ") for member in fingerprint.members & now.members)
+    if named and not mirror.partitions:
+        return ""
+    return "it has another file: it may have been unlogged meanwhile, and what was written then is not sent"
 
 
 def _follow_obstacle(

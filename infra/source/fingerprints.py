@@ -54,6 +54,7 @@ class CatalogFingerprint:
         why: when and why it was last copied again by itself, for people; "" if it never was.
         ways: as there.
         texts: attribute number → how its type is printed (`decoder.catalog.type_texts`).
+        toast: OID of its TOAST table, 0 if it has none; None: an earlier version did not note it.
     """
 
     relation_id: int
@@ -65,6 +66,7 @@ class CatalogFingerprint:
     why: str = ""
     ways: Mapping[str, str] = field(default_factory=dict)
     texts: Mapping[int, frozenset[str]] = field(default_factory=dict)
+    toast: int | None = None
 
     def to_json(self) -> str:
         """The fingerprint as JSON, for `TableSchema.mark`."""
@@ -78,6 +80,7 @@ class CatalogFingerprint:
             "why": self.why,
             "ways": dict(sorted(self.ways.items())),
             "texts": {str(number): sorted(texts) for number, texts in sorted(self.texts.items())},
+            **({} if self.toast is None else {"toast": self.toast}),
         }
         return json.dumps(fields, separators=(",", ":"))
 
@@ -108,7 +111,12 @@ class CatalogFingerprint:
             "" if before is None else before.why,
             now.ways,
             {number: attribute.texts for number, attribute in attributes.items() if attribute.texts},
+            now.toast,
         )
+
+    def agrees(self, now: CatalogFingerprint) -> bool:
+        """Return whether nothing has changed; an earlier version did not note all."""
+        return self == (now if self.toast is not None else replace(now, toast=None))
 
     def unsent(self, now: TableFingerprint) -> bool:
         """Return whether changes may not have been sent, or under another name, of a table published now.
@@ -142,9 +150,8 @@ def _read(text: str) -> CatalogFingerprint:
     members, missing = frozenset(fields["members"]), frozenset(fields["missing"])
     ways = fields.get("ways", {})
     texts = {int(number): frozenset(traits) for number, traits in fields.get("texts", {}).items()}
-    return CatalogFingerprint(
-        fields["oid"], fields["storage"], members, fields["last"], since, missing, fields["why"], ways, texts
-    )
+    oid, storage, last, why, toast = (fields.get(key) for key in ("oid", "storage", "last", "why", "toast"))
+    return CatalogFingerprint(oid, storage, members, last, since, missing, why, ways, texts, toast)
 
 
 def with_fingerprint(schema: TableSchema, now: TableFingerprint | None) -> TableSchema:

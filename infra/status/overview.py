@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotlake.decoder.assembly.prepared import PreparedStore
 from slotlake.decoder.catalog import ddl_trigger
-from slotlake.decoder.catalog.publications import published_names
+from slotlake.decoder.catalog.publications import published_names, unsent_warnings
 from slotlake.decoder.changelog.batches import batches
 from slotlake.decoder.errors import LakeError, SlotlakeError, SourceError
 from slotlake.decoder.lsn import format_lsn
@@ -195,13 +195,17 @@ def _source_side(pipeline: OpenPipeline, lake: _LakeSide) -> _SourceSide:
     return _SourceSide(slot, lsn, trigger, measured, *_published(pipeline, lake.point))
 
 
-def _published(pipeline: OpenPipeline, point: ReadPoint) -> tuple[set[tuple[str, str]], list[FileFinding]]:
-    """The tables that are published, and those of which the pipeline file says something else."""
+def _published(
+    pipeline: OpenPipeline, point: ReadPoint
+) -> tuple[set[tuple[str, str]], list[FileFinding], list[str]]:
+    """What is published, where the pipeline file says something else, and what the stream cannot send."""
     source = pipeline.source
     in_lake = point.all_mirrors.by_source_name.keys() | point.aside.keys()
     with source_session(source.dsn, "reading the publications") as connection:
         published = published_names(connection, source.publications)
-        return published, file_findings(pipeline, connection, in_lake, published)
+        findings = file_findings(pipeline, connection, in_lake, published)
+        unsent = [f"{each.table}: {each.what}" for each in unsent_warnings(connection, source.publications)]
+    return published, findings, unsent
 
 
 def _state(pipeline: OpenPipeline, lake: _LakeSide, source: _SourceSide, copy: dict[str, Any] | None) -> str:

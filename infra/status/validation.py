@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from slotlake.decoder.catalog.publications import SourceTable, unfit_tables
+from slotlake.decoder.catalog.publications import SourceTable, TableWarning, unfit_tables, unsent_warnings
 from slotlake.decoder.errors import LockedError, PipelineFileError, SlotBusyError, SlotlakeError
 from slotlake.decoder.server.position import source_position
 from slotlake.decoder.server.source import ServerIdentity, identify, redact, source_session
@@ -151,6 +151,7 @@ class _Look:
     findings: list[FileFinding] = field(default_factory=list)
     position: int | None = None
     tables: list[SourceTable] = field(default_factory=list)
+    unsent: list[TableWarning] = field(default_factory=list)
 
     @property
     def dsn(self) -> str:
@@ -296,6 +297,7 @@ def _publications(look: _Look, stack: ExitStack) -> str:
     look.tables = published_over(pipeline, connection, set_aside)
     in_lake = names_in_lake(pipeline) if look.initialised else None
     look.findings = file_findings(pipeline, connection, in_lake)
+    look.unsent = unsent_warnings(connection, pipeline.source.publications)
     names = ", ".join(pipeline.source.publications)
     how = f"init can create {', '.join(missing)}" if missing else f"{names} exists"
     return f"{how}; the role can read all {len(look.tables)} tables"
@@ -310,7 +312,7 @@ def _tables(look: _Look) -> str:
     else:
         require_published(pipeline.file, look.tables)
     _layouts(look)
-    for warning in unfit_tables(look.tables):
+    for warning in [*unfit_tables(look.tables), *look.unsent]:
         look.checks.add("tables", "warning", f"{warning.table}: {warning.what}", warning.way_out)
     for trouble in without_troubled(pipeline, look.tables, ())[1]:
         what = f"{trouble.where} would be set aside: {trouble.what}"

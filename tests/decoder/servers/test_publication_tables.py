@@ -10,7 +10,7 @@ import pytest
 
 from slotlake.decoder.catalog.fingerprints import table_fingerprints
 from slotlake.decoder.catalog.publication_tables import UNREAD_FILTER, published_names, published_rows
-from slotlake.decoder.catalog.publications import source_tables
+from slotlake.decoder.catalog.publications import source_tables, unsent_warnings
 from slotlake.decoder.catalog.row_filters import partition_identities
 from slotlake.decoder.copy.parts import part_query, plan_parts
 from slotlake.decoder.errors import SourceUnavailableError
@@ -185,3 +185,34 @@ def _until_locked(database: Database) -> None:
     while not database.execute("SELECT 1 FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock'"):
         assert time.monotonic() < until
         time.sleep(0.02)
+
+
+@pytest.mark.parametrize("version", [14, 18])
+def test_partitions_of_which_nothing_is_sent(
+    database_on: Callable[[Version], Database], version: Version
+) -> None:
+    """A publication that names a root lists them all; the server sends neither foreign nor unlogged ones."""
+    database = database_on(version)
+    database.execute(
+        f"{SETUP}; ALTER TABLE root DROP CONSTRAINT root_pkey;"
+        "CREATE FOREIGN DATA WRAPPER none; CREATE SERVER far FOREIGN DATA WRAPPER none;"
+        "CREATE FOREIGN TABLE far_leaf PARTITION OF root FOR VALUES FROM (200) TO (300) SERVER far;"
+        "ALTER TABLE leaf3 SET UNLOGGED; CREATE PUBLICATION p FOR TABLE root, a;"
+        "CREATE PUBLICATION q FOR TABLE root, a WITH (publish_via_partition_root = true);"
+        "CREATE PUBLICATION every FOR ALL TABLES"
+    )
+    with database.connect() as connection:
+        by_leaf = {name for _, name in published_names(connection, ["p"])}
+        assert by_leaf == {"a", "leaf1", "leaf2"}
+        assert not {"far_leaf", "leaf3"} & {name for _, name in published_names(connection, ["every"])}
+        for publication, words in (
+            ("p", "nothing of it is sent or copied"),
+            ("q", "no change of them is sent"),
+        ):
+            far, unlogged = unsent_warnings(connection, [publication])
+            assert (far.table, unlogged.table) == ('"public"."far_leaf"', '"public"."leaf3"')
+            assert "foreign table" in far.what
+            assert "unlogged" in unlogged.what
+            assert words in far.what
+            assert words in unlogged.what
+        assert unsent_warnings(connection, ["every"]) == []
