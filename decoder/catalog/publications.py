@@ -116,13 +116,18 @@ def check_publications(connection: psycopg.Connection[Any], names: Sequence[str]
 
 
 def create_publication(
-    connection: psycopg.Connection[Any], name: str, tables: Sequence[tuple[str, str]]
+    connection: psycopg.Connection[Any],
+    name: str,
+    tables: Sequence[tuple[str, str]],
+    *,
+    through_root: bool = True,
 ) -> None:
     """Create a publication of these (schema, table) pairs.
 
     Args:
         name: of the publication.
         tables: (schema, table) pairs.
+        through_root: changes of partitions are sent as those of the table that is named.
 
     Raises:
         SourceError: no table is named, one does not exist, or the role may not publish it.
@@ -134,7 +139,8 @@ def create_publication(
             way_out="name tables in the section `tables`, or CREATE PUBLICATION at the source",
         )
     listed = sql.SQL(", ").join(sql.Identifier(schema, table) for schema, table in tables)
-    command = sql.SQL("CREATE PUBLICATION {} FOR TABLE {}").format(sql.Identifier(name), listed)
+    how = " WITH (publish_via_partition_root = true)" if through_root else ""
+    command = sql.SQL("CREATE PUBLICATION {} FOR TABLE {}" + how).format(sql.Identifier(name), listed)
     try:
         connection.execute(command)
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:

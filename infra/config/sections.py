@@ -56,6 +56,7 @@ class SourceSection(Section):
 
     dsn: SecretStr
     publications: Annotated[tuple[str, ...], Field(min_length=1, strict=False)]
+    partitions: Literal["root", "leaves"] = "root"
     slot: str
     streaming: Literal["parallel", "on", "off"] | None = None
     memory_mb: Annotated[int, Field(ge=1)] = 64

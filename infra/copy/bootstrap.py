@@ -47,6 +47,7 @@ from slotlake.infra.selection.aside import is_of_one_table, reasons, require_col
 from slotlake.infra.selection.file_tables import FileFinding, file_findings, note_names
 from slotlake.infra.selection.layouts import require_layouts
 from slotlake.infra.selection.readers import require_readers
+from slotlake.infra.selection.roots import require_roots
 from slotlake.infra.selection.tables import require_published
 from slotlake.spark.names import lake_table, parse_postgres_name, require_metastore_name
 
@@ -84,6 +85,8 @@ def initialise(
     new_publications = list(dict.fromkeys([*publications_made(pipeline), *_publications(pipeline)]))
     findings = _file_findings(pipeline)
     tables = published_tables(pipeline)
+    with source_session(pipeline.source.dsn, "reading the partitions") as connection:
+        require_roots(pipeline.file, connection, tables)
     require_published(pipeline.file, tables)
     require_layouts(pipeline.file, tables)
     tables, errors = without_troubled(pipeline, tables, known_errors)
@@ -254,5 +257,7 @@ def make_publications(pipeline: OpenPipeline, connection: psycopg.Connection[Any
             rows = connection.execute("SELECT to_regclass(n)::oid FROM unnest(%s::text[]) n", (named,))
             require_readable(connection, {int(oid): None for (oid,) in rows.fetchall() if oid is not None})
         for name in missing:
-            create_publication(connection, name, tables)
+            create_publication(
+                connection, name, tables, through_root=pipeline.file.source.partitions == "root"
+            )
         return missing

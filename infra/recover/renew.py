@@ -185,7 +185,9 @@ def _make_missing_publications(pipeline: OpenPipeline) -> None:
     with source_session(source.dsn, "making the publication") as connection:
         missing = missing_publications(connection, source.publications)
         for name in missing:
-            create_publication(connection, name, tables)
+            create_publication(
+                connection, name, tables, through_root=pipeline.file.source.partitions == "root"
+            )
     if missing:
         content = note.mapping() or {"slot": source.slot, "publications": []}
         note.write({**content, "publications": sorted({*content["publications"], *missing})})

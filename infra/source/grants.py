@@ -29,7 +29,8 @@ def grants(file: PipelineFile) -> str:
     ]
     if database:
         parts.append(f"GRANT CONNECT ON DATABASE {_name(database)} TO {_name(role)};")
-    parts += [_publication(name, tables) for name in file.source.publications if tables]
+    source = file.source
+    parts += [_publication(name, tables, source.partitions) for name in source.publications if tables]
     parts.append(_READ.format(role=_literal(role), names=_literals(file.source.publications)))
     parts.append(
         "-- Not needed, but status and the monitor then name who holds the slot back, whoever it is:\n"
@@ -50,7 +51,7 @@ $slotlake$;"""
 _PUBLICATION = """DO $slotlake$
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_publication WHERE pubname = {literal}) THEN
-        CREATE PUBLICATION {name} FOR TABLE {tables};
+        CREATE PUBLICATION {name} FOR TABLE {tables}{how};
     END IF;
 END
 $slotlake$;"""
@@ -69,9 +70,10 @@ END
 $slotlake$;"""
 
 
-def _publication(name: str, tables: Sequence[tuple[str, str]]) -> str:
+def _publication(name: str, tables: Sequence[tuple[str, str]], partitions: str) -> str:
     listed = ", ".join(sql.Identifier(*table).as_string(None) for table in tables)
-    return _PUBLICATION.format(literal=_literal(name), name=_name(name), tables=listed)
+    how = " WITH (publish_via_partition_root = true)" if partitions == "root" else ""
+    return _PUBLICATION.format(literal=_literal(name), name=_name(name), tables=listed, how=how)
 
 
 def _role_and_database(file: PipelineFile) -> tuple[str, str | None]:

@@ -37,6 +37,7 @@ from slotlake.infra.selection.file_tables import FileFinding, file_findings, nam
 from slotlake.infra.selection.layouts import require_layouts
 from slotlake.infra.selection.pending import pending_changes
 from slotlake.infra.selection.readers import reader_findings
+from slotlake.infra.selection.roots import require_roots
 from slotlake.infra.selection.tables import refuse_changed, require_published
 from slotlake.infra.status.spark_check import check_spark
 
@@ -298,6 +299,12 @@ def _publications(look: _Look, stack: ExitStack) -> str:
     in_lake = names_in_lake(pipeline) if look.initialised else None
     look.findings = file_findings(pipeline, connection, in_lake)
     look.unsent = unsent_warnings(connection, pipeline.source.publications)
+    try:
+        require_roots(pipeline.file, connection, look.tables)
+    except PipelineFileError as error:
+        if not look.initialised:
+            raise
+        look.checks.add("publications", "warning", error.what, error.way_out)
     names = ", ".join(pipeline.source.publications)
     how = f"init can create {', '.join(missing)}" if missing else f"{names} exists"
     return f"{how}; the role can read all {len(look.tables)} tables"
