@@ -1,7 +1,8 @@
 """Named places at which a test can end the process as a crash would, or run an action.
 
 ``SLOTLAKE_FAILPOINT=<name>`` or ``<name>:<n>`` kills the process with SIGKILL the first (or n-th)
-time it reaches that place.  Without the variable a failpoint costs one dictionary look-up.
+time it reaches that place.  With ``SLOTLAKE_FAILPOINT_SIGNAL=INT`` its whole process group gets that signal
+there, as by Ctrl-C at a terminal.  Without the variable a failpoint costs one dictionary look-up.
 """
 
 from __future__ import annotations
@@ -86,7 +87,16 @@ def reach(name: str) -> None:
     if name in _actions:
         _actions.pop(name)()
     if armed(name):
+        fall()
+
+
+def fall() -> None:
+    """Send the signal that the environment asks for, which is SIGKILL."""
+    name = os.environ.get("SLOTLAKE_FAILPOINT_SIGNAL")
+    if name is None:
         os.kill(os.getpid(), signal.SIGKILL)
+    else:
+        os.killpg(os.getpgrp(), signal.Signals[f"SIG{name}"])
 
 
 def armed(name: str) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from slotlake.decoder.errors import LakeError
 from slotlake.infra.config.pipeline_file import PipelineFile
 from slotlake.spark.lake import LakeSettings
 
@@ -39,8 +41,11 @@ def open_engine(
 
 def _stop(session: SparkSession) -> None:
     """Stop a session; a server that has ended, or was started again, has ended the session already."""
+    from slotlake.spark.java import is_of_an_ended_java
     from slotlake.spark.session_errors import SPARK_ERRORS
 
+    if is_of_an_ended_java(session):
+        return
     with suppress(*SPARK_ERRORS, OSError):
         session.stop()
 
@@ -50,9 +55,11 @@ def _in_process(file: PipelineFile, lake: LakeSettings, closing: ExitStack) -> S
 
     from slotlake.infra.config.private_files import umask_of
     from slotlake.infra.local.runtime import spark_runtime
+    from slotlake.spark.java import forget_ended_java
     from slotlake.spark.properties import SparkChoices
     from slotlake.spark.session import open_session
 
+    forget_ended_java()
     # If the program has a session of its own, slotlake must not stop it.
     running = SparkContext._active_spark_context is not None  # noqa: SLF001 - there is no public question
     section = file.spark
@@ -73,3 +80,37 @@ def _in_process(file: PipelineFile, lake: LakeSettings, closing: ExitStack) -> S
     if not running:
         closing.callback(_stop, session)
     return session
+
+
+class SparkGoneError(LakeError):
+    """Spark or its server failed outside of a statement."""
+
+    retryable = True
+
+
+@contextmanager
+def spark_errors_as_ours() -> Iterator[None]:
+    """Turn an error of Spark outside of our statements into one of ours: Java, or its server, may have ended.
+
+    Raises:
+        JavaEndedError: the Java of this process has ended.
+        SparkGoneError: anything else.
+    """
+    try:
+        yield
+    except Exception as error:
+        from_spark = type(error).__module__.startswith(("pyspark.", "py4j."))
+        if not from_spark and not isinstance(error, ConnectionError):
+            raise
+        from slotlake.spark.java import java_ended
+        from slotlake.spark.session_errors import reason
+
+        if (ended := java_ended(error)) is not None:
+            raise ended from error
+        if not from_spark:
+            raise
+        raise SparkGoneError(
+            f"Spark failed: {reason(error)}",
+            where="the Spark session of this run",
+            way_out="run the same command again: it opens a new session; if that fails too, read Spark's log",
+        ) from error

@@ -23,6 +23,7 @@ from slotlake.infra.config.formats import table_formats
 from slotlake.infra.config.layouts import table_layouts
 from slotlake.infra.config.pipeline_file import PipelineFile, load_pipeline
 from slotlake.infra.config.private_files import privately, tighten
+from slotlake.infra.engine import spark_errors_as_ours
 from slotlake.infra.journal.events import noted_failures
 from slotlake.infra.journal.json_log import at_work
 from slotlake.infra.journal.shared import end_notes
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from slotlake.infra.archive.state import StoredState
     from slotlake.infra.archive.store import StoredChangeLog
     from slotlake.infra.standing import PullSettings, StandingStream
+    from slotlake.spark.apply.together import Engine
     from slotlake.spark.read.point import ReadPoint
 
 
@@ -97,6 +99,8 @@ class OpenPipeline:
         """Close the connection to the slot; end the Spark session if this pipeline started it."""
         self.end_stream()
         end_notes(self.file.state_dir)
+        if "engine" in vars(self):
+            vars(self).pop("engine").close()
         self._let_go_of_session()
 
     def end_stream(self) -> None:
@@ -105,10 +109,6 @@ class OpenPipeline:
             self.stream.end()
 
     def _let_go_of_session(self) -> None:
-        if self._session is not None:
-            from slotlake.spark.apply.together import close_workers
-
-            close_workers(self._session)
         self._closing.close()
         self._session = None
 
@@ -154,6 +154,13 @@ class OpenPipeline:
     def remote(self) -> str | None:
         """The address of the Spark Connect server; None for a Spark inside this process."""
         return self._remote
+
+    @cached_property
+    def engine(self) -> Engine:
+        """Its Spark for the staging of tables, most of which need none."""
+        from slotlake.spark.apply.together import Engine
+
+        return Engine(lambda: self.session)
 
     @property
     def session(self) -> SparkSession:
@@ -221,7 +228,7 @@ class OpenPipeline:
             self._refresh_state()
             warn_once(self.file)
             self._writes = True
-            with noted_failures(self.file.state_dir), _spark_errors_as_ours(), self._shared_changelog():
+            with noted_failures(self.file.state_dir), spark_errors_as_ours(), self._shared_changelog():
                 yield
 
     @contextmanager
@@ -230,7 +237,7 @@ class OpenPipeline:
         with (
             privately(self.file),
             noted_failures(self.file.state_dir),
-            _spark_errors_as_ours(),
+            spark_errors_as_ours(),
         ):
             yield
 
@@ -339,29 +346,6 @@ def _opened_state(file: PipelineFile, lake: LakeSettings) -> StoredState | None:
     from slotlake.infra.archive.state import opened_state
 
     return opened_state(file, lake)
-
-
-@contextmanager
-def _spark_errors_as_ours() -> Iterator[None]:
-    """Turn an error of Spark outside of our statements into a `SparkGoneError`: its server may have ended."""
-    try:
-        yield
-    except Exception as error:
-        if not type(error).__module__.startswith(("pyspark.", "py4j.")):
-            raise
-        from slotlake.spark.session_errors import reason
-
-        raise SparkGoneError(
-            f"Spark failed: {reason(error)}",
-            where="the Spark session of this run",
-            way_out="run the same command again: it opens a new session; if that fails too, read Spark's log",
-        ) from error
-
-
-class SparkGoneError(LakeError):
-    """Spark or its server failed outside of a statement."""
-
-    retryable = True
 
 
 def lake_settings(file: PipelineFile) -> LakeSettings:

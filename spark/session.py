@@ -30,7 +30,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from slotlake.decoder.errors import SetupError
-from slotlake.spark.java import end_java_without, started_java
+from slotlake.spark.java import JAVA_OPTIONS, end_java_without, sigint_as_before, started_java
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import quote
 from slotlake.spark.properties import (
@@ -48,12 +48,6 @@ from slotlake.spark.session_errors import SPARK_ERRORS, reason
 _CONNECT_PORT = 15002
 _CONNECT_SECONDS = 5
 _RETRIES, _RETRY_MS_MAX = 8, 10_000  # about 45 s in all
-# A Spark inside this process lives for a command or a few.  Java's second compiler would take more than
-# half of its CPU time, from everyone on the machine, and not live to pay it back (docs/benchmarks.md);
-# a Connect server does.  SPARK_SUBMIT_OPTS may say otherwise.
-# With one compiler Java sets 48 MB aside for compiled code: some hundred batches fill it, and from then on
-# the process only interprets.  Address space that is not used costs nothing.
-FIRST_COMPILER_ONLY = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
 # PySpark writes each failed statement, with the values in it, to standard error; the error says what matters.
 _TALKATIVE = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 # A Connect server that is frozen, or out of reach without a word, is noticed by HTTP/2's own pings.  A server
@@ -313,7 +307,7 @@ def _classic(conf: Mapping[str, str], choices: SparkChoices) -> SparkSession:
     os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
     settings = dict(conf)
     if "TieredStopAtLevel" not in os.environ.get("SPARK_SUBMIT_OPTS", ""):
-        settings.setdefault("spark.driver.extraJavaOptions", FIRST_COMPILER_ONLY)
+        settings.setdefault("spark.driver.extraJavaOptions", JAVA_OPTIONS)
     if choices.cluster is not None:
         require_answering(choices.cluster)
     end_java_without(settings.get("spark.jars"))
@@ -321,10 +315,11 @@ def _classic(conf: Mapping[str, str], choices: SparkChoices) -> SparkSession:
     for key, value in settings.items():
         builder = builder.config(key, value)
     try:
-        if SparkContext._gateway is None:  # noqa: SLF001 - no Java yet; there is no public question
-            started = SparkConf(loadDefaults=False).setAll(list(settings.items()))
-            SparkContext(conf=started, gateway=started_java(started))
-        return builder.getOrCreate()
+        with sigint_as_before():
+            if SparkContext._gateway is None:  # noqa: SLF001 - no Java yet; there is no public question
+                started = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+                SparkContext(conf=started, gateway=started_java(started))
+            return builder.getOrCreate()
     except (*SPARK_ERRORS, OSError) as error:
         java = os.environ.get("JAVA_HOME") or "PATH"
         way_out = "Spark 4.1 needs Java 17 or 21: set JAVA_HOME to one"

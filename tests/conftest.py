@@ -257,7 +257,7 @@ def connect(spark_runtime: SparkRuntime, tmp_path_factory: pytest.TempPathFactor
     Tests give Java's second compiler ever new plans to compile: half of the CPU time of these minutes.
     """
     from slotlake.infra.local.spark_connect import LocalSparkConnect
-    from slotlake.spark.session import FIRST_COMPILER_ONLY
+    from slotlake.spark.java import FIRST_COMPILER_ONLY
 
     folder = tmp_path_factory.mktemp("connect")
     given = os.environ.get("SPARK_SUBMIT_OPTS", "")

@@ -188,14 +188,21 @@ def _touched_since(pipeline: OpenPipeline, batch: Batch) -> list[LakeName] | Non
 def _staged(pipeline: OpenPipeline, batch: Batch) -> Applied:
     from slotlake.spark.apply.lossy import refuse_lossy_batch
     from slotlake.spark.apply.stage import apply_batch
+    from slotlake.spark.java import JavaEndedError
     from slotlake.spark.publish import sidecar
 
     pass_over(pipeline, batch)
     contents = sidecar.read(batch)
     refuse_lossy_batch(pipeline.lake, batch, on_lossy(pipeline.file), contents)
-    return apply_batch(
-        pipeline.session, pipeline.lake, batch, pipeline.name, on_conflict(pipeline.file), contents
-    )
+    inputs = pipeline.lake, batch, pipeline.name, on_conflict(pipeline.file), contents
+    try:
+        return apply_batch(pipeline.engine, *inputs)
+    except JavaEndedError as error:
+        _log.warning("%s; another one stages the tables one by one", error.what, extra={"batch": batch.name})
+    try:
+        return apply_batch(pipeline.engine, *inputs, together=False)
+    except JavaEndedError as error:
+        raise error.lasting() from error
 
 
 def publish_named(pipeline: OpenPipeline, name: str) -> PublishReport:

@@ -291,5 +291,5 @@ def _apply(pipeline: OpenPipeline, scratch: Any, batch: Any, owner: str) -> None
 
     contents = sidecar.read(batch)
     refuse_lossy_batch(scratch, batch, on_lossy(pipeline.file), contents)
-    apply_batch(pipeline.session, scratch, batch, owner, on_conflict(pipeline.file), contents)
+    apply_batch(pipeline.engine, scratch, batch, owner, on_conflict(pipeline.file), contents)
     publish_batch(scratch, batch, owner, contents)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 from slotlake.decoder.errors import PipelineFileError
@@ -67,22 +68,28 @@ def _maintain(
     rewrite_layout: bool,
 ) -> MaintainReport:
     from slotlake.spark.direct.rewritten import forget_clones
-    from slotlake.spark.maintenance.rewrite import maintain_table
+    from slotlake.spark.java import JavaEndedError
+    from slotlake.spark.maintenance.rewrite import Maintained, maintain_table
 
     started = time.monotonic()
     pipeline.position()  # raises a clear error if there is no lake, before Spark starts
     names = _waiting_first(pipeline, _lake_names(pipeline, table))
     with pipeline.exclusively(wait_seconds, step="maintain"):
         forget_clones(pipeline.lake, pipeline.name)
-        session = pipeline.session
     turns = _turns(pipeline, wait_seconds)
     maintained: list[Maintained] = []
+    warned: list[str] = []
     for name in names:
         if maintained and time.monotonic() - started > pipeline.file.maintenance.minutes_max * 60:
             break
         progress("maintain: tables", len(maintained) + 1, len(names))
         care = _care(pipeline, rewrite_layout)
-        maintained.append(maintain_table(session, pipeline.lake, name, pipeline.name, care, turns))
+        opened = cache(lambda: pipeline.session)  # many tables need no Spark
+        try:
+            maintained.append(maintain_table(opened, pipeline.lake, name, pipeline.name, care, turns))
+        except JavaEndedError as error:
+            warned.append(f"table {name} stays as it is: {error.what} ({error.where}); {error.way_out}")
+            maintained.append(Maintained(str(name)))
     waiting = [str(name) for name in names[len(maintained) :]]
     _remember(pipeline, waiting)
     ended, warnings = _end_uploads(pipeline)
@@ -92,7 +99,7 @@ def _maintain(
         waiting,
         round(time.monotonic() - started, 3),
         ended,
-        warnings,
+        [*warned, *warnings],
     )
 
 

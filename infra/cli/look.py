@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from slotlake.decoder.errors import LakeError, SlotError, SourceError
+from slotlake.infra.cli.interrupts import handled_here
 from slotlake.infra.cli.options import LOOK, JsonOption, PipelineArgument, open_pipeline
 from slotlake.infra.cli.output import show, show_rows
 from slotlake.infra.cli.texts import look as texts
@@ -114,7 +115,8 @@ def shell(
 
     with open_pipeline(pipeline) as opened:
         queries = opened.pinned_queries(at, engine=engine, report_line=_report_line)
-        exit_code = Shell(queries, as_json=as_json).run(opened.file.state_dir / "shell_history")
+        with handled_here():
+            exit_code = Shell(queries, as_json=as_json).run(opened.file.state_dir / "shell_history")
     if exit_code:
         raise typer.Exit(exit_code)
 

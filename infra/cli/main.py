@@ -26,11 +26,12 @@ from slotlake.infra.cli import look as cli_look
 from slotlake.infra.cli import pages as cli_pages
 from slotlake.infra.cli import work as cli_work
 from slotlake.infra.cli.extras import require
+from slotlake.infra.cli.interrupts import INTERRUPTED, InterruptedHereError, Interrupts, handled_here
 from slotlake.infra.cli.options import DEVELOP, START
 from slotlake.infra.journal.json_log import is_json, log_as_json
 from slotlake.infra.launch.folders import CHECKOUT
 
-INTERRUPTED, BROKEN_PIPE, DEFECT = 130, 141, 70
+BROKEN_PIPE, DEFECT = 141, 70
 
 app = typer.Typer(
     name="slotlake",
@@ -99,7 +100,8 @@ def demo(
 
     if stop:
         raise typer.Exit(stop_demo(folder))
-    raise typer.Exit(run_demo(scale=scale, transactions=transactions, keep=keep, folder=folder, s3=s3))
+    with handled_here():
+        raise typer.Exit(run_demo(scale=scale, transactions=transactions, keep=keep, folder=folder, s3=s3))
 
 
 develop = typer.Typer()
@@ -175,7 +177,7 @@ def _only_by_launcher(name: str) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; return its exit code. A mistake of the user never causes a traceback."""
     try:
-        code = _run(arguments)
+        code = _interruptible(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader closed the pipe. Without this, Python would try to write the rest when it ends, and fail.
@@ -184,27 +186,43 @@ def main(arguments: list[str] | None = None) -> int:
     return code
 
 
+def _interruptible(arguments: list[str] | None) -> int:
+    def report() -> None:
+        _report_error("interrupted; you can safely run the same command again", INTERRUPTED)
+
+    with Interrupts(report) as interrupts:
+        try:
+            code = _run(arguments)
+            # Typer makes an exit code of KeyboardInterrupt.
+            return interrupts.end() if interrupts.seen and code == INTERRUPTED else code
+        except (KeyboardInterrupt, InterruptedHereError, typer.Abort):
+            return interrupts.end()
+        except BrokenPipeError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the last resort of the command
+            return interrupts.end() if interrupts.seen else _failed(error)
+
+
 def _run(arguments: list[str] | None) -> int:
     try:
         outcome = app(args=arguments, standalone_mode=False, prog_name="slotlake")
-    except SlotlakeError as error:
-        if isinstance(error.__cause__, BrokenPipeError):  # a consumer's own
-            raise error.__cause__ from None
-        return _report_error(str(error), error.exit_code)
     except SystemExit as ended:  # typer ends so when a pipe is closed
         if isinstance(ended.__context__, BrokenPipeError):
             raise ended.__context__ from None
         raise
-    except TyperException as error:
-        return _usage_error(error)
-    except (KeyboardInterrupt, typer.Abort):
-        return _report_error("interrupted; you can safely run the same command again", INTERRUPTED)
-    except BrokenPipeError:
-        raise
-    except Exception:  # noqa: BLE001 - the last resort of the command
-        traceback.print_exc()
-        return _report_error("this is a defect of slotlake; it confirmed nothing to the server", DEFECT)
     return outcome if isinstance(outcome, int) else 0
+
+
+def _failed(error: Exception) -> int:
+    """Report what ended the command."""
+    if isinstance(error, SlotlakeError):
+        if isinstance(error.__cause__, BrokenPipeError):  # a consumer's own
+            raise error.__cause__ from None
+        return _report_error(str(error), error.exit_code)
+    if isinstance(error, TyperException):
+        return _usage_error(error)
+    traceback.print_exception(error)
+    return _report_error("this is a defect of slotlake; it confirmed nothing to the server", DEFECT)
 
 
 def _report_error(message: str, exit_code: int) -> int:

@@ -85,11 +85,12 @@ def _report_line(line: str) -> None:
 
 @contextmanager
 def stopped_by_signals(bell: Bell) -> Iterator[None]:
-    """Let SIGTERM and SIGINT end the loop after the batch at hand; a second one drops that batch."""
+    """Let SIGTERM and SIGINT end the loop after the batch at hand; a second one is as any Ctrl-C."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         if bell.stopped:
-            raise KeyboardInterrupt
+            interrupt = before[signal.SIGINT]
+            (interrupt if callable(interrupt) else signal.default_int_handler)(number, frame)
         bell.stop()
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -137,7 +136,7 @@ class _Loop:
         """Make batches until the run ends."""
         self._position = position
         try:
-            _warm_up(self._pipeline)
+            compile_all()  # so that the first batch does not wait for it
             while not self.ended_by(self._position):
                 self._batch_and_wait()
         finally:
@@ -246,11 +245,3 @@ class _Loop:
         """Not longer than the run has left."""
         limit = self._limits.seconds
         return seconds if limit is None else max(0.0, min(seconds, limit - self.totals.seconds))
-
-
-def _warm_up(pipeline: OpenPipeline) -> None:
-    """Start Spark and load the compiled loops, so that the first batch waits for neither."""
-    with ThreadPoolExecutor(1, thread_name_prefix="slotlake-warm") as thread:
-        kernels = thread.submit(compile_all)
-        _ = pipeline.session
-        kernels.result()

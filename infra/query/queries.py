@@ -15,6 +15,7 @@ from typing import Literal
 from slotlake.decoder.errors import LakeError, PipelineFileError
 from slotlake.decoder.lsn import format_lsn
 from slotlake.infra.config.private_files import privately
+from slotlake.infra.engine import spark_errors_as_ours
 from slotlake.infra.pipeline_open import OpenPipeline
 from slotlake.spark.read.point import ReadPoint
 from slotlake.spark.read.result import QueryResult as Result
@@ -140,7 +141,8 @@ class PinnedQueries:
                 where=self._pipeline.lake.place,
                 way_out="use --engine duckdb, or give keys in lake.storage",
             )
-        return query_at(self._pipeline.session, self._read_point, sql, java=_java)
+        with spark_errors_as_ours():
+            return query_at(self._pipeline.session, self._read_point, sql, java=_java)
 
 
 def parsed_at(given: str | datetime | None, where: str = "--at") -> int | datetime | None:

@@ -132,7 +132,7 @@ def _tried(
         return
     lake, choices = pipeline.lake, on_conflict(pipeline.file)
     sidecar = sidecar_of(pipeline.file, tried)
-    with staged_trial(pipeline.session, lake, batch, pipeline.name, choices, sidecar, names) as point:
+    with staged_trial(pipeline.engine, lake, batch, pipeline.name, choices, sidecar, names) as point:
         yield point
 
 

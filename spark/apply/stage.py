@@ -9,17 +9,16 @@ Small tables are taken several at a time, large ones one after the other (spark/
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-
-from pyspark.sql import SparkSession
 
 from slotlake.decoder.errors import ApplyError, concerning
 from slotlake.decoder.failpoints import reach
 from slotlake.spark import exchange
 from slotlake.spark.apply import together as apply_together
 from slotlake.spark.apply.changes import TableChanges, table_changes
-from slotlake.spark.apply.together import Job
+from slotlake.spark.apply.together import Engine, Job, Opened
 from slotlake.spark.catalog.base import load_all, load_one
 from slotlake.spark.catalog.open import Catalog, open_catalog
 from slotlake.spark.copy.replace import stage_copy
@@ -28,7 +27,9 @@ from slotlake.spark.fold.conflicts import Choices, Conflicts, OnConflict
 from slotlake.spark.history.marked import stage_marked
 from slotlake.spark.history.modes import MirrorChanges, stage_derived_changes
 from slotlake.spark.history.reserved_columns import rename_reserved_columns
+from slotlake.spark.java import JavaEndedError
 from slotlake.spark.lake import LakeSettings
+from slotlake.spark.merge.failures import explained
 from slotlake.spark.merge.run import Work, stage_shape
 from slotlake.spark.merge.schema_changes import Constant, constants
 from slotlake.spark.merge.slices import stage_slices
@@ -49,7 +50,7 @@ from slotlake.spark.publish.swap import Loaded, load, require_owner, reset_stage
 from slotlake.spark.session_errors import StageConflictError
 from slotlake.spark.storage.base import PassingStoreError
 from slotlake.spark.tables import metadata as catalog_metadata
-from slotlake.spark.tables.schema import schema_of
+from slotlake.spark.tables.schema import TableSchema, schema_of
 from slotlake.spark.tables.settle import settle
 from slotlake.spark.tables.shapes import BatchRelation, ChangeBatch
 
@@ -93,23 +94,28 @@ class Applied:
 
 
 def apply_batch(
-    session: SparkSession,
+    engine: Engine,
     lake: LakeSettings,
     batch: ChangeBatch,
     pipeline: str,
     choices: Choices = _APPLY_ALL,
     sidecar: BatchSidecar = NOTHING,
+    *,
+    together: bool = True,
 ) -> Applied:
     """Stage a change log batch; readers see nothing of it until it is published.
 
     Idempotent: staging again starts from ``main`` and gives the same; a published batch is left alone.
 
     Args:
+        engine: Spark, which is opened only if a table needs it.
         batch: a :class:`decoder.changelog.batches.Batch`.
         choices: what to do with changes that meet what they should not.
         sidecar: what belongs to the batch beside its changes.
+        together: several small tables may be staged at the same time.
 
     Raises:
+        JavaEndedError: the Java of this process has ended; with the table that was staged.
         ApplyError: the batch does not start at the lake's position, or holds a change that the lake
             cannot take (a column renamed or retyped, …) or may not (``on_conflict: fail``), named with
             the way out.
@@ -117,19 +123,20 @@ def apply_batch(
     """
     for _ in range(_ATTEMPTS - 1):
         try:
-            return _apply_once(session, lake, batch, pipeline, choices, sidecar)
+            return _apply_once(engine, lake, batch, pipeline, choices, sidecar, together)
         except (StageConflictError, PassingStoreError):
             continue
-    return _apply_once(session, lake, batch, pipeline, choices, sidecar)
+    return _apply_once(engine, lake, batch, pipeline, choices, sidecar, together)
 
 
 def _apply_once(
-    session: SparkSession,
+    engine: Engine,
     lake: LakeSettings,
     batch: ChangeBatch,
     pipeline: str,
     choices: Choices,
     sidecar: BatchSidecar,
+    together: bool,
 ) -> Applied:
     point = point_of(batch, pipeline)
     changed = touched_tables(lake, batch, sidecar)
@@ -143,12 +150,14 @@ def _apply_once(
     jobs: dict[str, Job[TableApplied]] = {}
     for number, table in enumerate(tables):
         directory = exchange.exchange_directory(lake, *folded_rows_parts(point), str(number))
-        work = Work(session, lake, point, table.mirror, directory)
+        work = Work(engine.session, lake, point, table.mirror, directory)
         jobs[str(table.name)] = _job(
             work, table, (batch, changed[table.name], choices, sidecar), first=not number
         )
+    if not together:
+        jobs = {name: replace(job, small=False) for name, job in jobs.items()}
     try:
-        applied = apply_together.run_jobs(session, lake, jobs)
+        applied = apply_together.run_jobs(engine, lake, jobs)
     except ApplyError:
         _clear_stage(lake, [table.name for table in behind])
         raise
@@ -163,16 +172,25 @@ def _job(work: Work, table: _Target, inputs: JobInputs, *, first: bool) -> Job[T
     batch, relations, _, sidecar = inputs
     copy = next((c for c in sidecar.copies if c.schema.lake_name(work.lake.namespace) == table.name), None)
 
-    def run(session: SparkSession) -> TableApplied:
+    def run(opened: Opened) -> TableApplied:
         if not first:
             reach("apply.between_tables")
-        own = replace(work, session=session)
+        own = replace(work, opened=opened)
         schema = schema_of(table.mirror.metadata, table.name)
-        with concerning(schema.schema, schema.table):
+        with _java_ended_at(schema), explained(table.mirror), concerning(schema.schema, schema.table):
             done = _apply_table(own, table, *inputs) if copy is None else _apply_copy(own, table, copy)
         return replace(done, derived=tuple(str(each.name) for each in table.derived.values()))
 
     return Job(run, copy is None and apply_together.is_small(batch, relations))
+
+
+@contextmanager
+def _java_ended_at(schema: TableSchema) -> Iterator[None]:
+    try:
+        yield
+    except JavaEndedError as error:
+        error.of(schema.schema, schema.table)
+        raise
 
 
 @dataclass(frozen=True)

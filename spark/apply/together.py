@@ -3,6 +3,7 @@
 Spark plans a small MERGE for longer than it executes it, and planning uses one core: so small tables overlap.
 The properties of a snapshot are settings of a session, so two tables never share a session while they are
 staged.  A large MERGE uses all cores, and its keys take heap (docs/adr/0018): large tables go one by one.
+Most batches are staged without Spark (spark/direct/): a session is opened when the first statement needs it.
 
 Invariant: when `run_jobs` returns or raises, no statement runs any more.  What is staged of a table depends
 on that table and the batch only, so the order does not matter.
@@ -11,13 +12,14 @@ on that table and the batch only, so the order does not matter.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache, partial
 from queue import SimpleQueue
 from typing import Generic, TypeVar
-from weakref import WeakKeyDictionary
 
 from pyspark.sql import SparkSession
 
@@ -30,6 +32,7 @@ SMALL_ROWS_MAX = 20_000
 _SMALL_BATCH_BYTES_MAX = 16 * 1024 * 1024
 _WORKERS_MAX = 4
 T = TypeVar("T")
+Opened = Callable[[], SparkSession]
 
 
 @dataclass(frozen=True)
@@ -37,30 +40,62 @@ class Job(Generic[T]):
     """The staging of one table.
 
     Attributes:
-        run: stages the table in the session that it gets.
+        run: stages the table; what it gets opens, or gives, the session for it.
         small: other tables may be staged at the same time.
     """
 
-    run: Callable[[SparkSession], T]
+    run: Callable[[Opened], T]
     small: bool
 
 
-@dataclass
-class _Workers:
-    """The additional sessions of one session, on the same Spark and lake.
+class Engine:
+    """A pipeline's Spark for the staging of tables, with additional sessions, and threads to use them.
 
     Attributes:
-        siblings: the sessions.
-        pool: the threads; Java needs the same thread for the same session.
+        pool: the threads; each that has used Java has a connection of its own to it, so they stay.
+
+    Args:
+        opened: gives the session; it opens Spark if nothing has needed it before.
     """
 
-    siblings: list[SparkSession] = field(default_factory=list)
-    pool: ThreadPoolExecutor = field(
-        default_factory=lambda: ThreadPoolExecutor(workers_max(), "slotlake-apply")
-    )
+    def __init__(self, opened: Opened) -> None:
+        self._opened, self._lock = opened, threading.RLock()
+        self._session: SparkSession | None = None
+        self._siblings: dict[tuple[str, ...], list[SparkSession]] = {}
+        self.pool = ThreadPoolExecutor(workers_max(), "slotlake-apply")
 
+    def session(self) -> SparkSession:
+        """Return the session that large tables, or a single one, are staged in."""
+        with self._lock:
+            session = self._opened()
+            if session is not self._session:  # it was opened again: the siblings of the other one are gone
+                self._session, self._siblings = session, {}
+            return session
 
-_workers: WeakKeyDictionary[SparkSession, dict[tuple[str, ...], _Workers]] = WeakKeyDictionary()
+    def sibling(self, lake: LakeSettings, number: int) -> SparkSession:
+        """Return an additional session on the same Spark; it is reused, because a catalog opens slowly.
+
+        Args:
+            lake: the lake that it opens.
+            number: of the session, from 0.
+        """
+        with self._lock:
+            session = self.session()
+            siblings = self._siblings.setdefault((lake.catalog, lake.uri, lake.warehouse), [])
+            while len(siblings) <= number:
+                own = sibling(session)
+                use_lake(own, lake)
+                siblings.append(own)
+            return siblings[number]
+
+    def close(self) -> None:
+        """End the threads and the additional sessions, before the session itself is ended."""
+        self.pool.shutdown()
+        for own in (each for siblings in self._siblings.values() for each in siblings):
+            if is_remote(own):
+                with suppress(*SPARK_ERRORS):
+                    own.stop()
+        self._siblings = {}
 
 
 def workers_max() -> int:
@@ -74,11 +109,11 @@ def is_small(batch: ChangeBatch, relations: Iterable[BatchRelation]) -> bool:
     return batch_bytes <= _SMALL_BATCH_BYTES_MAX and sum(each.rows for each in relations) <= SMALL_ROWS_MAX
 
 
-def run_jobs(session: SparkSession, lake: LakeSettings, jobs: Mapping[str, Job[T]]) -> dict[str, T]:
+def run_jobs(engine: Engine, lake: LakeSettings, jobs: Mapping[str, Job[T]]) -> dict[str, T]:
     """Run all jobs and return their results, in the order of the jobs.
 
     Args:
-        session: the session that large tables, or a single one, are staged in.
+        engine: the sessions.
         lake: the lake; each additional session opens it.
         jobs: name → job.
 
@@ -88,28 +123,29 @@ def run_jobs(session: SparkSession, lake: LakeSettings, jobs: Mapping[str, Job[T
     small = [name for name, job in jobs.items() if job.small]
     count = min(len(small), workers_max())
     results: dict[str, T] = {}
+    first = cache(engine.session)
     if count > 1:
-        results = _run_at_once(_sessions(session, lake, count), {name: jobs[name] for name in small})
+        opened = [first, *(cache(partial(engine.sibling, lake, i)) for i in range(count - 1))]
+        results = _run_at_once(engine.pool, opened, {name: jobs[name] for name in small})
     for name, job in jobs.items():
         if name not in results:
-            results[name] = job.run(session)
+            results[name] = job.run(first)
     return {name: results[name] for name in jobs}
 
 
 def _run_at_once(
-    workers: tuple[ThreadPoolExecutor, Sequence[SparkSession]], jobs: Mapping[str, Job[T]]
+    pool: ThreadPoolExecutor, sessions: Sequence[Opened], jobs: Mapping[str, Job[T]]
 ) -> dict[str, T]:
-    pool, sessions = workers
-    free: SimpleQueue[SparkSession] = SimpleQueue()
+    free: SimpleQueue[Opened] = SimpleQueue()
     for each in sessions:
         free.put(each)
 
     def run(job: Job[T]) -> T:
-        session = free.get()
+        opened = free.get()
         try:
-            return job.run(session)
+            return job.run(opened)
         finally:
-            free.put(session)
+            free.put(opened)
 
     futures: dict[str, Future[T]] = {name: pool.submit(run, job) for name, job in jobs.items()}
     try:
@@ -122,26 +158,3 @@ def _run_at_once(
     for future in failed:
         future.result()
     return {name: future.result() for name, future in futures.items()}
-
-
-def _sessions(
-    session: SparkSession, lake: LakeSettings, count: int
-) -> tuple[ThreadPoolExecutor, Sequence[SparkSession]]:
-    """Return the pool, the session itself and additional ones, which are reused: a catalog opens slowly."""
-    by_lake = _workers.setdefault(session, {})
-    workers = by_lake.setdefault((lake.catalog, lake.uri, lake.warehouse), _Workers())
-    while len(workers.siblings) < count - 1:
-        own = sibling(session)
-        use_lake(own, lake)
-        workers.siblings.append(own)
-    return workers.pool, [session, *workers.siblings[: count - 1]]
-
-
-def close_workers(session: SparkSession) -> None:
-    """Close the additional sessions of a session, before it is closed itself."""
-    for workers in _workers.pop(session, {}).values():
-        workers.pool.shutdown()
-        for own in workers.siblings:
-            if is_remote(own):
-                with suppress(*SPARK_ERRORS):
-                    own.stop()

@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from pyspark.sql import SparkSession
-
 from slotlake.spark.apply.stage import apply_batch
+from slotlake.spark.apply.together import Engine
 from slotlake.spark.catalog.base import Loaded
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.fold.conflicts import Choices
@@ -72,7 +71,7 @@ class _Staged(Pinned):
 
 @contextmanager
 def staged_trial(
-    session: SparkSession,
+    engine: Engine,
     lake: LakeSettings,
     batch: ChangeBatch,
     pipeline: str,
@@ -95,7 +94,7 @@ def staged_trial(
     before = ReadPoint.latest(lake)
     names = [before.find(table) for table in tables]
     try:
-        apply_batch(session, lake, batch, pipeline, choices, reduced)
+        apply_batch(engine, lake, batch, pipeline, choices, reduced)
         with open_catalog(lake) as catalog:
             pointers = catalog.pointers()
             loaded = {name: load(pointers, name) for name in names}

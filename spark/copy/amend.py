@@ -108,7 +108,7 @@ class Amendment:
             table = load(pointers, self._name)
             derived = load_derived_tables(pointers, self._name)
             reset_stage(catalog, [table, *derived.values()])
-        work = Work(self._session, self._lake, point, table, self._directory)
+        work = Work(lambda: self._session, self._lake, point, table, self._directory)
         files = sorted(self.target.directory.glob("*.parquet"))
         locations = [Location(f"file://{file}") for file in files]
         schema = self.schema.with_exact(companions_in(locations, self.target))

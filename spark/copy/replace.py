@@ -122,7 +122,7 @@ class Replacement:
                 catalog, table, load_derived_tables(pointers, self._name)
             )
             reset_stage(catalog, [table, *derived.values()])
-        work = Work(self._session, self._lake, point, table, self._table_copy.directory)
+        work = Work(lambda: self._session, self._lake, point, table, self._table_copy.directory)
         stage_copy(work, self._table_copy, derived)
         return [*(each.name for each in derived.values()), self._name]
 
@@ -147,7 +147,7 @@ def publish_wider_columns(
         table = load_one(catalog, name)
         require_owner(table, point.pipeline)
         reset_stage(catalog, [table])
-    stage_shape(Work(session, lake, point, table, Path()), schema)
+    stage_shape(Work(lambda: session, lake, point, table, Path()), schema)
     return publish_tables(lake, replace(point, changed={str(name): 0}), [name], start=point.position)
 
 

@@ -125,7 +125,9 @@ class RangedReplacement:
                 catalog, load(pointers, name), load_derived_tables(pointers, name)
             )
             reset_stage(catalog, [table, *derived.values()])
-        work = Work(self._session, self._lake, self._point, table, table_copy.directory.with_name(_KEYS))
+        work = Work(
+            lambda: self._session, self._lake, self._point, table, table_copy.directory.with_name(_KEYS)
+        )
         registers = not schema.soft_deletes and _can_register(table.metadata, table_copy, stale)
         content = _register_files if registers else insert_rows
         stage_copy(work, table_copy, derived, stale, content)

@@ -119,7 +119,7 @@ def fill_derived_table(
     """
     mode, hidden = MODES[derived.mode], copying(derived.name)
     directory = exchange.exchange_directory(lake, point.pipeline, point.batch)
-    work = Work(session, lake, point, _load(lake, hidden), directory)
+    work = Work(lambda: session, lake, point, _load(lake, hidden), directory)
     table = with_mirror_fields(work, derived.mode, mirror_schema or derived.schema, {}).table
     mirror = copying(derived.mirror) if mirror_schema is not None else derived.mirror
     rows = soft_deletes.live_rows(mirror.sql(lake.catalog), marked=derived.schema.soft_deletes)
@@ -155,7 +155,7 @@ def stage_leftover_tables(
     for table, mode, mirror in leftovers:
         directory = exchange.exchange_directory(lake, point.pipeline, point.batch)
         work = with_mirror_fields(
-            Work(session, lake, point, _load(lake, table.name), directory), mode, tables[mirror], {}
+            Work(lambda: session, lake, point, _load(lake, table.name), directory), mode, tables[mirror], {}
         )
         hidden = _load(lake, copying(mirror))
         rows = soft_deletes.live_rows(hidden.name.sql(lake.catalog), marked=tables[mirror].soft_deletes)

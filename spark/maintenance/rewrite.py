@@ -12,7 +12,7 @@ done while batches go on (spark/maintenance/turns.py): files are read and writte
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field, replace
 
@@ -87,7 +87,7 @@ def tables_to_maintain(lake: LakeSettings, pipeline: str) -> list[LakeName]:
 
 
 def maintain_table(
-    session: SparkSession,
+    opened: Callable[[], SparkSession],
     lake: LakeSettings,
     name: LakeName,
     pipeline: str,
@@ -97,7 +97,7 @@ def maintain_table(
     """Rewrite, expire and remove files of a table, as far as needed.
 
     Args:
-        session: runs the rewrites.
+        opened: gives the session for the rewrites; it opens Spark if nothing has needed it before.
         lake: the lake.
         name: the table.
         pipeline: the pipeline that the table must belong to.
@@ -108,14 +108,14 @@ def maintain_table(
         LakeError: Spark failed, the table was changed meanwhile, or a file of it cannot be read. Nothing that
             is needed is lost, whichever step it was.
     """
-    return _Maintenance(session, lake, name, pipeline, care, turns).run()
+    return _Maintenance(opened, lake, name, pipeline, care, turns).run()
 
 
 @dataclass
 class _Maintenance:
     """The maintenance of one table."""
 
-    session: SparkSession
+    opened: Callable[[], SparkSession]
     lake: LakeSettings
     name: LakeName
     pipeline: str
@@ -173,7 +173,7 @@ class _Maintenance:
         if options is None:
             return True
         self.rewritten = True
-        rewritten = self.turns.rewrite(self.session, self.lake, table, options)
+        rewritten = self.turns.rewrite(self.opened(), self.lake, table, options)
         if rewritten is None:
             return self._rewrite_in_place(self.care)
         with closing(rewritten):
@@ -190,7 +190,7 @@ class _Maintenance:
                 return False
             options = self._options(turn[1], care)
             if options is not None:
-                rewrite_files(self.session, self.lake, turn[1], options)
+                rewrite_files(self.opened(), self.lake, turn[1], options)
             return True
 
     def _rewrite_in_short_turns(self) -> bool:
@@ -218,20 +218,20 @@ class _Maintenance:
         for file in present:
             old_files.pop(file.path, None)
         options = plan(present, sum(old_files.values()), care)
-        if options is not None and LIMITED in options and (cores := cores_of(self.session)) > CORES:
+        if options is not None and LIMITED in options and (cores := cores_of(self.opened())) > CORES:
             more = replace(care, rewrite_bytes_max=care.rewrite_bytes_max * cores // CORES)
             options = plan(present, sum(old_files.values()), more)
         return options
 
     def _rewrite_metadata(self, table: Loaded) -> None:
         """Remove position deletes of files that are gone, and pack manifests."""
-        remove_useless_deletes(self.session, self.lake, table, self.files)
+        remove_useless_deletes(self.opened, self.lake, table, self.files)
         if self.rewritten or self.files.manifests(catalog_metadata.head(table.metadata)) > _MANIFESTS_MAX:
             target = literal(table.name.sql(self.lake.catalog))
             call = (
                 f"CALL {self.lake.catalog}.system.rewrite_manifests(table => {target}, use_caching => false)"
             )
-            run(self.session, table, call)
+            run(self.opened(), table, call)
 
     def _paths(self, metadata: Metadata) -> set[str]:
         return {file.path for file in self.files.data_files(catalog_metadata.head(metadata))}
@@ -277,14 +277,14 @@ def rewrite_files(
 
 
 def remove_useless_deletes(
-    session: SparkSession, lake: LakeSettings, table: Loaded, files: TableFiles
+    opened: Callable[[], SparkSession], lake: LakeSettings, table: Loaded, files: TableFiles
 ) -> None:
     """Remove position deletes of data files that were rewritten; deletion vectors leave with their file.
 
     Readers ignore them, but they stay otherwise, and the snapshot's totals count them.
 
     Args:
-        session: does so.
+        opened: gives the session that does so, if there are some.
         lake: the lake.
         table: the table.
         files: reads which there are.
@@ -298,4 +298,4 @@ def remove_useless_deletes(
         target = literal(table.name.sql(lake.catalog))
         options = "options => map('rewrite-all', 'true')"
         call = f"CALL {lake.catalog}.system.rewrite_position_delete_files(table => {target}, {options})"
-        run(session, table, call)
+        run(opened(), table, call)

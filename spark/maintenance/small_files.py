@@ -134,7 +134,7 @@ def pack_table(
         if not packed:
             rewrite_files(session(), lake, before, _options(files, chosen, target_bytes))
     if not packed:
-        remove_useless_deletes(session(), lake, before, TableFiles())
+        remove_useless_deletes(session, lake, before, TableFiles())
     reach("compact.rewritten")
     with open_catalog(lake) as catalog:
         catalog.bring(name)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from slotlake.decoder.errors import LakeError
 from slotlake.spark import lake_files
 from slotlake.spark.catalog.base import Loaded
+from slotlake.spark.java import java_ended
 from slotlake.spark.session_errors import (
     SPARK_ERRORS,
     StageConflictError,
@@ -29,12 +30,17 @@ def explained(table: Loaded) -> Iterator[None]:
 
     Raises:
         StageConflictError: another statement changed the table meanwhile.
+        JavaEndedError: the Java of this process has ended.
         StoreUnavailableError, StoreRefusedError: the object store failed.
         LakeError: anything else.
     """
     try:
         yield
-    except SPARK_ERRORS as error:
+    except (*SPARK_ERRORS, ConnectionError) as error:
+        if (ended := java_ended(error)) is not None:
+            raise ended from error
+        if isinstance(error, ConnectionError):
+            raise
         if is_conflict(error):
             raise _failed(StageConflictError, table, reason(error)) from error
         if Location(table.location).is_in_bucket:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,19 +45,25 @@ class Work:
     """One table to be staged for one point.
 
     Attributes:
+        opened: gives the session; it opens Spark if nothing has needed it before.
         directory: where folded rows go for Spark to read.
         run: in every snapshot that this work makes. A statement that a killed run left in a Spark server may
             write to the same branch at any moment, and an INSERT meets no conflict.
         gathers: the rows that a MERGE writes are brought together first, so that they fill few files.
     """
 
-    session: SparkSession
+    opened: Callable[[], SparkSession]
     lake: LakeSettings
     point: Point
     table: Loaded
     directory: Path
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
     gathers: bool = False
+
+    @property
+    def session(self) -> SparkSession:
+        """The session that runs the table's statements."""
+        return self.opened()
 
 
 def summaries(work: Work, *, before: int = 0) -> list[dict[str, str]]:

@@ -21,6 +21,7 @@ from pyspark.sql import types as T  # noqa: N812 - Spark's own short name
 from slotlake.decoder.errors import LakeError
 from slotlake.decoder.lsn import format_lsn
 from slotlake.spark import exchange, lake_files
+from slotlake.spark.java import java_ended
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import literal, quote
 from slotlake.spark.read.pinned import Pinned
@@ -109,7 +110,12 @@ def query_at(
             columns = list(frame.columns)
             table = _printable(frame).toArrow()
             return QueryResult(columns, rows_of(table), read_point.position)
+        except KeyboardInterrupt:
+            own.interruptAll()
+            raise
         except SPARK_ERRORS as error:
+            if (ended := java_ended(error)) is not None:
+                raise ended from error
             raise LakeError(
                 f"the query failed: {message(error)}",
                 where=f"at {format_lsn(read_point.position)}",

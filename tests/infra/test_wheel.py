@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 from slotlake import VERSION
-from slotlake.spark.session import FIRST_COMPILER_ONLY
+from slotlake.spark.java import FIRST_COMPILER_ONLY
 from tests.conftest import ROOT, Database
 from tests.dags.dag_bag import read_dags
 from tests.dags.test_dags_folder import FILE, KINDS, lines_of_the_page

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
@@ -16,6 +17,7 @@ from slotlake.decoder.changelog.batches import BatchColumn, BatchRelation, batch
 from slotlake.decoder.columnar.decoder import TRANSACTIONS_SCHEMA
 from slotlake.decoder.types.table import column_type, from_text
 from slotlake.spark.apply.stage import Applied, apply_batch
+from slotlake.spark.apply.together import Engine
 from slotlake.spark.copy.initial import CopyTarget, InitialCopy
 from slotlake.spark.fold.conflicts import Choices, OnConflict
 from slotlake.spark.lake import LakeSettings
@@ -181,6 +183,10 @@ class Lab:
     lake: LakeSettings
     position: int = 0x1000
 
+    @cached_property
+    def engine(self) -> Engine:
+        return Engine(lambda: self.session)
+
     @classmethod
     def on(cls, session: Any, lake: LakeSettings) -> Lab:
         own = sibling(session)
@@ -215,7 +221,7 @@ class Lab:
         return HandBatch(self.position, self.position + size, changes)
 
     def apply(self, batch: HandBatch, choice: OnConflict = "apply") -> Applied:
-        return apply_batch(self.session, self.lake, batch, PIPELINE, Choices(choice))
+        return apply_batch(self.engine, self.lake, batch, PIPELINE, Choices(choice))
 
     def publish(self, batch: HandBatch) -> Published:
         published = publish_batch(self.lake, batch, PIPELINE)

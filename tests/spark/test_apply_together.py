@@ -10,7 +10,7 @@ import pytest
 
 from slotlake.decoder.errors import ApplyError
 from slotlake.spark.apply import together as apply_together
-from slotlake.spark.apply.together import Job, is_small, run_jobs
+from slotlake.spark.apply.together import Job, Opened, is_small, run_jobs
 from slotlake.spark.catalog.base import load_one
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.merge import run as apply_run
@@ -31,13 +31,13 @@ def test_small_ones_meet_and_large_ones_are_alone(lab: Lab, two_hands: None) -> 
     both, at_work, most = threading.Barrier(2, timeout=60), [0], {}
 
     def staged(name: str, waits: bool) -> Any:
-        def run(session: Any) -> tuple[str, Any]:
+        def run(opened: Opened) -> tuple[str, Any]:
             at_work[0] += 1
             if waits:
                 both.wait()
             most[name] = at_work[0]
             at_work[0] -= 1
-            return name, session
+            return name, opened()
 
         return run
 
@@ -46,36 +46,36 @@ def test_small_ones_meet_and_large_ones_are_alone(lab: Lab, two_hands: None) -> 
         "large": Job(staged("large", False), small=False),
         "second": Job(staged("second", True), small=True),
     }
-    found = run_jobs(lab.session, lab.lake, jobs)
+    found = run_jobs(lab.engine, lab.lake, jobs)
     assert list(found) == [name for name, _ in found.values()] == ["first", "large", "second"]
     assert found["large"][1] is lab.session
     assert found["first"][1] is not found["second"][1], "each has the properties of its own snapshots"
     assert most["large"] == 1
-    assert dict(run_jobs(lab.session, lab.lake, jobs).values()).keys() == jobs.keys()
+    assert dict(run_jobs(lab.engine, lab.lake, jobs).values()).keys() == jobs.keys()
 
 
 def test_what_fails_ends_what_others_do(lab: Lab, two_hands: None) -> None:
     begun, ended, failing = [], [], threading.Event()
 
-    def slow(session: Any) -> None:
+    def slow(opened: Opened) -> None:
         begun.append("slow")
         failing.wait(60)
         time.sleep(0.2)
         ended.append("slow")
 
-    def fails(session: Any) -> None:
+    def fails(opened: Opened) -> None:
         begun.append("fails")
         failing.set()
         raise ApplyError("refused")
 
-    def later(session: Any) -> None:
+    def later(opened: Opened) -> None:
         time.sleep(0.1)
         begun.append("later")
 
     jobs = {"slow": Job(slow, small=True), "fails": Job(fails, small=True)}
     jobs |= {f"later {i}": Job(later, small=True) for i in range(9)}
     with pytest.raises(ApplyError, match="refused"):
-        run_jobs(lab.session, lab.lake, jobs)
+        run_jobs(lab.engine, lab.lake, jobs)
     assert ended == ["slow"], "nothing is at work any more"
     assert begun.count("later") < 9
     before = list(begun)

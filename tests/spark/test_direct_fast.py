@@ -48,6 +48,10 @@ FIELDS = Schema(
 )
 
 
+def _no_spark() -> Any:
+    raise AssertionError("Spark was asked for")
+
+
 class Lake:
     """A lake with one table; a batch becomes its main at once."""
 
@@ -71,7 +75,7 @@ class Lake:
         point = Point("test", self._position, batch.name, batch.digest, "batch")
         with open_catalog(self.settings) as catalog:
             table = load_one(catalog, NAME)
-        work = Work(None, self.settings, point, table, Path("nowhere"))  # type: ignore[arg-type]
+        work = Work(_no_spark, self.settings, point, table, Path("nowhere"))
         schema = TableSchema.from_json(table.metadata["properties"][SCHEMA_PROPERTY]).with_exact(["m"])
         parts = segment_folds([(r, batch.relation_table(r)) for r in batch.relations])
         assert stage_directly(work, schema, parts, "apply")

@@ -194,7 +194,7 @@ def test_maintenance_leaves_no_deletes_of_files_that_are_gone(two: Lab) -> None:
     two.sync(*(delete(WIDE, id=str(i)) for i in range(ROWS)))
     points = _kept(two)
     for name in tables_to_maintain(two.lake, PIPELINE):
-        maintain_table(two.session, two.lake, name, PIPELINE, _NOW)
+        maintain_table(lambda: two.session, two.lake, name, PIPELINE, _NOW)
     head = catalog_metadata.head(_table(two).metadata)
     assert not TableFiles().has_useless_deletes(head)
     assert catalog_metadata.live_rows(head) == len(_ours(two))
@@ -214,7 +214,7 @@ def test_a_rewrite_that_leaves_deletes_behind_is_counted_rightly(two: Lab) -> No
     assert TableFiles().has_useless_deletes(head)
     assert two.rows("wide") == rows  # which compares the count, too
     assert catalog_metadata.live_rows(head) != len(rows), "the totals alone are wrong"
-    remove_useless_deletes(two.session, two.lake, _table(two), TableFiles())
+    remove_useless_deletes(lambda: two.session, two.lake, _table(two), TableFiles())
     head = catalog_metadata.head(_table(two).metadata)
     assert catalog_metadata.live_rows(head) == len(rows)
     assert not TableFiles().has_useless_deletes(head)
@@ -245,7 +245,7 @@ def test_from_2_to_3_and_back(two: Lab) -> None:
     before |= {two.position: two.rows("wide")}
     assert _kept(two) == before
     for name in tables_to_maintain(two.lake, PIPELINE):
-        maintain_table(two.session, two.lake, name, PIPELINE, _NOW)
+        maintain_table(lambda: two.session, two.lake, name, PIPELINE, _NOW)
     assert _kept(two) == before
     assert find_damage(two.lake, PIPELINE, files=True) == []
 

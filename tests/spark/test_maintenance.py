@@ -74,11 +74,11 @@ def _files(lab: Lab, table: str) -> list[DataFile]:
 
 def _maintain(lab: Lab, care: Care = _NOW) -> dict[str, Maintained]:
     names = tables_to_maintain(lab.lake, PIPELINE)
-    return {n.table: maintain_table(lab.session, lab.lake, n, PIPELINE, care) for n in names}
+    return {n.table: maintain_table(lambda: lab.session, lab.lake, n, PIPELINE, care) for n in names}
 
 
 def _one(lab: Lab, care: Care = _NOW) -> Maintained:
-    return maintain_table(lab.session, lab.lake, LakeName("shop", "one"), PIPELINE, care)
+    return maintain_table(lambda: lab.session, lab.lake, LakeName("shop", "one"), PIPELINE, care)
 
 
 def _seen(lab: Lab) -> dict[tuple[str, int], list[tuple[str | None, ...]]]:
@@ -206,7 +206,9 @@ def test_a_lost_file_stops_the_removal_of_others(worn: Lab) -> None:
     still = local_path(next(f.path for f in _files(worn, "one")))
     hidden = still.rename(still.with_suffix(".hidden"))
     try:
-        maintain_table(worn.session, worn.lake, LakeName("shop", "one"), PIPELINE, Care(Grace(1e6, 3600.0)))
+        maintain_table(
+            lambda: worn.session, worn.lake, LakeName("shop", "one"), PIPELINE, Care(Grace(1e6, 3600.0))
+        )
     except LakeError:
         pass  # Spark may have wanted that file
     finally:
@@ -219,7 +221,7 @@ def test_a_lost_file_stops_the_removal_of_others(worn: Lab) -> None:
 def test_a_table_of_another_pipeline_is_left_alone(lived: Lab) -> None:
     assert tables_to_maintain(lived.lake, "another") == []
     with pytest.raises(LakeError, match="belongs to pipeline test"):
-        maintain_table(lived.session, lived.lake, LakeName("shop", "one"), "another", _NOW)
+        maintain_table(lambda: lived.session, lived.lake, LakeName("shop", "one"), "another", _NOW)
 
 
 def _file(number: int, mib: float, share: float = 0.0) -> DataFile:

@@ -76,7 +76,7 @@ def _maintain(lab: Lab, meanwhile: Callable[[], object] = lambda: None) -> Maint
 
     turns = Turns(lambda: lock, 5.0, rewrite=rewrite_apart)
     with happening("maintain.written", batch):
-        return maintain_table(lab.session, lab.lake, NAME, PIPELINE, _CARE, turns)
+        return maintain_table(lambda: lab.session, lab.lake, NAME, PIPELINE, _CARE, turns)
 
 
 def _on_disk(lab: Lab) -> set[Path]:

@@ -83,7 +83,7 @@ def test_all_pointers_are_read_as_often_for_three_tables_as_for_one(
         looked = _taken(asked)
         assert len(names) == count + 1
         for name in names[:1]:
-            maintain_table(lab.session, lab.lake, name, PIPELINE, _CARE)
+            maintain_table(lab.engine.session, lab.lake, name, PIPELINE, _CARE)
         read.append((copied, touched, packed, looked, _taken(asked)))
         assert lab.rows("t0") == [("1", "1")]
     assert read[0] == read[1]

@@ -203,7 +203,7 @@ def _maintained(lab: Lab) -> None:
     rows = {at: lab.rows("one", at) for at in range(lab.position - 0x200, lab.position + 1, 0x100)}
     now = Care(Grace(unused=0.0, orphan=3600.0))
     done = [
-        maintain_table(lab.session, lab.lake, name, PIPELINE, now)
+        maintain_table(lambda: lab.session, lab.lake, name, PIPELINE, now)
         for name in tables_to_maintain(lab.lake, PIPELINE)
     ]
     assert any(table.expired_snapshots for table in done)

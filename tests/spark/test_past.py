@@ -87,7 +87,7 @@ def _all_as_seen(lab: Lab, seen: dict[int, Any]) -> None:
 
 def _maintained(lab: Lab) -> None:
     for name in tables_to_maintain(lab.lake, PIPELINE):
-        maintain_table(lab.session, lab.lake, name, PIPELINE, _NOW)
+        maintain_table(lambda: lab.session, lab.lake, name, PIPELINE, _NOW)
 
 
 def test_kept_points_that_are_past(lab: Lab) -> None:

@@ -107,7 +107,7 @@ def _maintained(lab: Lab) -> None:
     commits = ReadPoint.latest(lab.lake).commits()
     now = Care(Grace(unused=0.0, orphan=3600.0))
     done = [
-        maintain_table(lab.session, lab.lake, name, PIPELINE, now)
+        maintain_table(lambda: lab.session, lab.lake, name, PIPELINE, now)
         for name in tables_to_maintain(lab.lake, PIPELINE)
     ]
     assert len(done) == 4

@@ -124,7 +124,11 @@ def _maintained(lab: Lab) -> None:
     """Nothing that views need goes."""
     for table in ("one", "two"):
         maintain_table(
-            lab.session, lab.lake, LakeName(lab.lake.namespace, table), PIPELINE, Care(Grace(0.0, 0.0))
+            lambda: lab.session,
+            lab.lake,
+            LakeName(lab.lake.namespace, table),
+            PIPELINE,
+            Care(Grace(0.0, 0.0)),
         )
 
 

@@ -193,7 +193,7 @@ def test_in_format_2_position_deletes_of_packed_files_go_too(
 
 
 def test_derived_tables_are_packed_too_and_what_is_due_is_counted_from_the_last_time(stock: Lab) -> None:
-    maintain_table(stock.session, stock.lake, NAME, PIPELINE, Care(Grace(300.0, 3600.0)))
+    maintain_table(lambda: stock.session, stock.lake, NAME, PIPELINE, Care(Grace(300.0, 3600.0)))
     assert _due(stock) == []
     for i in range(8):
         stock.sync(update(STOCK, id=str(i), v=str(i)))

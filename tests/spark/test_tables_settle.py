@@ -37,7 +37,7 @@ def numbered(table: Any, numbers: Mapping[str, int]) -> TableSchema:
 
 def sync(lab: Lab, annex: BatchSidecar, *changes: Change) -> None:
     batch = lab.batch(*changes)
-    apply_batch(lab.session, lab.lake, batch, PIPELINE, sidecar=annex)
+    apply_batch(lab.engine, lab.lake, batch, PIPELINE, sidecar=annex)
     lab.position = publish_batch(lab.lake, batch, PIPELINE, annex).position
 
 

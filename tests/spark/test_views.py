@@ -130,7 +130,9 @@ def test_maintenance_leaves_what_views_read(viewed: Lab) -> None:
     before = {name: (_values(lab, name, "one"), _values(lab, name, "two")) for name in spaces}
     assert len({str(rows) for rows in before.values()}) == 4
     for table in ("one", "two"):
-        maintain_table(lab.session, lab.lake, LakeName("shop", table), PIPELINE, Care(Grace(0.0, 0.0)))
+        maintain_table(
+            lambda: lab.session, lab.lake, LakeName("shop", table), PIPELINE, Care(Grace(0.0, 0.0))
+        )
     assert {name: (_values(lab, name, "one"), _values(lab, name, "two")) for name in spaces} == before
 
 
