@@ -22,7 +22,7 @@ from slotlake.spark.apply.together import Engine, Job, Opened
 from slotlake.spark.catalog.base import load_all, load_one
 from slotlake.spark.catalog.open import Catalog, open_catalog
 from slotlake.spark.copy.replace import stage_copy
-from slotlake.spark.direct.stage import stage_directly
+from slotlake.spark.direct.stage import stage_directly, stage_slices_directly
 from slotlake.spark.fold.conflicts import Choices, Conflicts, OnConflict
 from slotlake.spark.history.marked import stage_marked
 from slotlake.spark.history.modes import MirrorChanges, stage_derived_changes
@@ -282,7 +282,8 @@ def _apply_table(
     if target.mirror in target.behind and not relations:
         stage_shape(work, schema)
     elif target.mirror in target.behind:
-        staged = _stage_changes(work, changes, choice, constants(schema, sidecar))
+        row_bytes = sum(map(batch.relation_bytes, relations)) // max(1, sum(r.rows for r in relations))
+        staged = _stage_changes(work, changes, choice, constants(schema, sidecar), row_bytes)
     for mode, table in target.derived.items():
         if table in target.behind:
             reach("apply.between_modes")
@@ -298,12 +299,19 @@ def _apply_table(
 
 
 def _stage_changes(
-    work: Work, changes: TableChanges, choice: OnConflict, constants: Sequence[Constant]
+    work: Work,
+    changes: TableChanges,
+    choice: OnConflict,
+    constants: Sequence[Constant],
+    row_bytes: int,
 ) -> Staged:
-    if changes.schema.soft_deletes:
+    schema, filled = changes.schema, bool(constants)
+    if schema.soft_deletes:
         return stage_marked(work, changes, choice, constants)
     if changes.sliced:
-        return stage_slices(work, changes.schema, changes.folds(), choice, constants)
+        folds = changes.folds()
+        staged = stage_slices_directly(work, schema, folds, choice, row_bytes=row_bytes, filled=filled)
+        return staged or stage_slices(work, schema, changes.folds(), choice, constants)
     parts = list(changes.folds())
-    staged = stage_directly(work, changes.schema, parts, choice, filled=bool(constants))
-    return staged or stage(work, changes.schema, parts, choice, constants)
+    staged = stage_directly(work, schema, parts, choice, filled=filled)
+    return staged or stage(work, schema, parts, choice, constants)

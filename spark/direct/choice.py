@@ -59,7 +59,7 @@ def require_suitable(work: Work, schema: TableSchema, parts: Sequence[SegmentFol
         (schema.soft_deletes, "rows that the source deleted stay"),
         (len(parts) != 1 or filled, "the table changed within the batch"),
         (any(part.truncated for part in parts), "the table was truncated"),
-        (any(part.bag for part in parts), "rows are named by all their values"),
+        (any(part.bag and not part.has_large_rows for part in parts), "rows are named by all their values"),
         (sum(part.changes for part in parts) > ROWS_MAX, "the batch is large"),
         (_files(metadata) > FILES_MAX, "the table has many files"),
         (any(pa.types.is_nested(c.representation.arrow) for c in schema.columns), "a column is nested"),

@@ -63,7 +63,7 @@ def pack_directly(lake: LakeSettings, table: Loaded, paths: Sequence[str]) -> bo
         )
     with open_catalog(lake) as catalog:
         with lake_files.side_by_side():
-            packed = with_packed_files(metadata, live, Change(rows, {}, locations))
+            packed = with_packed_files(metadata, live, Change([rows], {}, locations))
             move = catalog.prepared(table, packed)
         try:
             catalog.move([move])

@@ -6,8 +6,9 @@ A small file is read whole, by one request; of a large one only the columns that
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Final
 
@@ -24,6 +25,9 @@ from slotlake.spark.tables.deletion_vectors import vectors_at
 from slotlake.spark.tables.position_deletes import Positions
 
 _WHOLE_BYTES_MAX: Final = 4 << 20
+# Values that are larger than this together are read row by row.
+_AT_ONCE_BYTES_MAX: Final = 64 << 20
+_BUFFER_BYTES: Final = 1 << 20
 _AT_ONCE: Final = 8
 _FIELD_ID: Final = b"PARQUET:field_id"
 NOTHING: Final[Positions] = np.empty(0, np.int64)
@@ -84,9 +88,71 @@ class Reading:
         Raises:
             LakeError: the file cannot be read, or a column's values do not fit the type.
         """
+        with self._open_file(location) as file:
+            return _columns(file, kinds)
+
+    def values(
+        self, location: str, kinds: Mapping[int, pa.DataType], positions: Positions
+    ) -> dict[int, pa.Array]:
+        """Return columns of some rows of a data file by field id, with no more in memory than these rows.
+
+        Args:
+            location: the data file.
+            kinds: the type that each column is to have, by field id.
+            positions: of the rows.
+
+        Raises:
+            LakeError: the file cannot be read, or a column's values do not fit the type.
+        """
+        with self._open_file(location) as file:
+            if _size(file, kinds) <= _AT_ONCE_BYTES_MAX:
+                return {n: each.take(pa.array(positions)) for n, each in _columns(file, kinds).items()}
+            return _row_by_row(file, kinds, positions)
+
+    def pieces(
+        self, location: str, kinds: Mapping[int, pa.DataType]
+    ) -> Iterator[tuple[int, dict[int, pa.Array]]]:
+        """Yield columns of a data file by field id, with the number of their first row; large rows singly.
+
+        Args:
+            location: the data file.
+            kinds: the type that each column is to have, by field id.
+
+        Raises:
+            LakeError: the file cannot be read, or a column's values do not fit the type.
+        """
+        with self._open_file(location) as file:
+            present = _present(file, kinds)
+            if not present or _size(file, kinds) <= _AT_ONCE_BYTES_MAX:
+                yield 0, _columns(file, kinds)
+                return
+            for at, batch in enumerate(file.iter_batches(1, columns=list(present.values()))):
+                yield (
+                    at,
+                    {
+                        n: batch[present[n]].cast(kind) if n in present else nulls(1, kind)
+                        for n, kind in kinds.items()
+                    },
+                )
+
+    def row_bytes(self, location: str, kinds: Mapping[int, pa.DataType]) -> int:
+        """Return how many bytes columns of a data file take in memory, on average of its rows.
+
+        Args:
+            location: the data file.
+            kinds: the columns, by field id.
+        """
+        with self._open_file(location) as file:
+            return _size(file, kinds) // max(1, file.metadata.num_rows)
+
+    @contextmanager
+    def _open_file(self, location: str) -> Iterator[pq.ParquetFile]:
         try:
-            with self._opened(location) as source, pq.ParquetFile(source) as file:
-                return _columns(file, kinds)
+            with (
+                self._opened(location) as source,
+                pq.ParquetFile(source, buffer_size=_BUFFER_BYTES) as file,
+            ):
+                yield file
         except LakeError:
             raise
         except (OSError, pa.ArrowInvalid) as error:
@@ -103,9 +169,42 @@ class Reading:
         return int(self.live.data[location].file.file_size_in_bytes) <= _WHOLE_BYTES_MAX
 
 
-def _columns(file: pq.ParquetFile, kinds: Mapping[int, pa.DataType]) -> dict[int, pa.Array]:
+def _present(file: pq.ParquetFile, kinds: Mapping[int, pa.DataType]) -> dict[int, str]:
     names = {_field_id(each): each.name for each in file.schema_arrow}
-    present = {number: names[number] for number in kinds if number in names}
+    return {number: names[number] for number in kinds if number in names}
+
+
+def _size(file: pq.ParquetFile, kinds: Mapping[int, pa.DataType]) -> int:
+    names = set(_present(file, kinds).values())
+    groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+    columns = [group.column(j) for group in groups for j in range(group.num_columns)]
+    return sum(c.total_uncompressed_size for c in columns if c.path_in_schema.split(".")[0] in names)
+
+
+def _row_by_row(
+    file: pq.ParquetFile, kinds: Mapping[int, pa.DataType], positions: Positions
+) -> dict[int, pa.Array]:
+    """The same as `_columns`, of some rows; one row of others is in memory at a time."""
+    present, wanted, start = _present(file, kinds), np.unique(positions), 0
+    pieces: dict[int, list[pa.Array]] = {number: [nulls(0, kind)] for number, kind in kinds.items()}
+    for group in range(file.metadata.num_row_groups):
+        end = start + file.metadata.row_group(group).num_rows
+        if ((wanted >= start) & (wanted < end)).any():
+            names = list(present.values())
+            for at, batch in enumerate(file.iter_batches(1, row_groups=[group], columns=names), start):
+                if at in wanted:
+                    for number, name in present.items():
+                        pieces[number].append(batch[name].cast(kinds[number]))
+        start = end
+    order = pa.array(np.searchsorted(wanted, positions))
+    return {
+        n: pa.concat_arrays(some).take(order) if n in present else nulls(len(positions), kinds[n])
+        for n, some in pieces.items()
+    }
+
+
+def _columns(file: pq.ParquetFile, kinds: Mapping[int, pa.DataType]) -> dict[int, pa.Array]:
+    present = _present(file, kinds)
     rows = file.read(columns=list(present.values())) if present else None
     columns: dict[int, pa.Array] = {}
     for number, kind in kinds.items():

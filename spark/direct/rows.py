@@ -7,7 +7,7 @@ and so keeps the number of the row that was there; a row that moved to a key wit
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,6 +26,10 @@ from slotlake.spark.merge.sql import DELETE, IN_PLACE, MOVED, Target
 from slotlake.spark.tables.metadata import Metadata
 
 OLD_BYTES_MAX: Final = 64 << 20
+# Of rows that are larger than this Spark has several copies at once, in a memory of a fixed size.
+LARGE_ROW_BYTES: Final = 1 << 20
+# So much of what is written is in memory, and one row.
+PIECE_BYTES: Final = 128 << 20
 _FIELD_ID: Final = b"PARQUET:field_id"
 _ROW_NUMBER, _LAST_UPDATED = ROW_NUMBERS
 _Numbers = np.ndarray[Any, np.dtype[np.int64]]
@@ -71,20 +75,30 @@ def written_rows(target: Target, old: Old) -> _Numbers:
     return np.flatnonzero(~gone)
 
 
-def new_rows(metadata: Metadata, target: Target, old: Old, reading: Reading) -> pa.Table:
-    """Return the rows that are to be written, with their numbers where they have some.
+def new_rows(
+    metadata: Metadata, target: Target, old: Old, reading: Reading, written: _Numbers
+) -> Iterator[pa.Table]:
+    """Yield the rows that are to be written, with their numbers where they have some: one piece at least.
 
     Args:
         metadata: the table's metadata.
         target: the table and the fold.
         old: the lake's rows.
         reading: of the files in which they are.
+        written: which folded rows come to stand in the table.
 
     Raises:
         UnsuitableError: too much of the lake's rows is needed, or rows there have no numbers.
         LakeError: a file cannot be read.
     """
-    written = written_rows(target, old)
+    sources, fields = _sources(target), fields_of(metadata)
+    retained = {field_id(f): f.type for f in fields if _retained(target, sources[f.name], written).any()}
+    for piece in _pieces(target, written, _row_bytes(reading, old.origin.take(written), retained)):
+        yield _piece(metadata, target, old, reading, piece)
+
+
+def _piece(metadata: Metadata, target: Target, old: Old, reading: Reading, written: _Numbers) -> pa.Table:
+    """The rows of some folded ones."""
     origin = old.origin.take(written)
     sources, fields = _sources(target), fields_of(metadata)
     retained = {f.name: _retained(target, sources[f.name], written) for f in fields}
@@ -98,6 +112,18 @@ def new_rows(metadata: Metadata, target: Target, old: Old, reading: Reading) -> 
         arrays.append(values)
     rows = pa.Table.from_arrays(arrays, schema=fields)
     return with_numbers(rows, row_numbers(reading, old.replaced.take(written)), None)
+
+
+def _pieces(target: Target, written: _Numbers, bytes_of_old: _Numbers) -> list[_Numbers]:
+    """Cut the written rows so that each piece has few bytes, or one row."""
+    weights = bytes_of_old.copy()
+    for column in target.fold.rows.columns:
+        if pa.types.is_binary(column.type) or pa.types.is_string(column.type):
+            lengths = pc.fill_null(pc.binary_length(column), 0).to_numpy()
+            weights += lengths[written].astype(np.int64)
+    ends = np.cumsum(weights)
+    bounds = np.flatnonzero(np.diff((ends - weights) // PIECE_BYTES)) + 1
+    return np.split(written, bounds)
 
 
 def with_numbers(rows: pa.Table, numbers: pa.Array, updated: pa.Array | None) -> pa.Table:
@@ -145,26 +171,32 @@ def _stored(reading: Reading, places: Places, kinds: Mapping[int, pa.DataType]) 
     """Columns of the lake's rows by field id, one value for each place; NULL for a place that is none."""
     if not kinds:
         return {}
-    _require_little(reading, [location for location, _ in places.by_file()], kinds)
     pieces: dict[int, list[pa.Array]] = {number: [nulls(1, kind)] for number, kind in kinds.items()}
     where, count = np.zeros(len(places.file), np.int64), 1
     for location, indices in places.by_file():
-        columns = reading.columns(location, kinds)
-        for number, column in columns.items():
-            pieces[number].append(column.take(pa.array(places.position[indices])))
+        for number, column in reading.values(location, kinds, places.position[indices]).items():
+            pieces[number].append(column)
         where[indices] = np.arange(count, count + len(indices))
         count += len(indices)
     return {number: pa.concat_arrays(some).take(pa.array(where)) for number, some in pieces.items()}
 
 
-def _require_little(reading: Reading, locations: Collection[str], kinds: Mapping[int, pa.DataType]) -> None:
-    size = 0
-    for location in locations:
+def _row_bytes(reading: Reading, places: Places, kinds: Mapping[int, pa.DataType]) -> _Numbers:
+    """How many bytes of the lake's rows are kept, for each place about.
+
+    Raises:
+        UnsuitableError: much would have to be read, and not because the rows are large.
+    """
+    row_bytes, size = np.zeros(len(places.file), np.int64), 0
+    for location, indices in places.by_file() if kinds else ():
         file = reading.live.data[location].file
         sizes = file.column_sizes or {}
-        size += sum(sizes.get(number, 0) for number in kinds) if sizes else file.file_size_in_bytes
+        read = sum(sizes.get(number, 0) for number in kinds) if sizes else file.file_size_in_bytes
+        row_bytes[indices] = of_row = reading.row_bytes(location, kinds)
+        size += 0 if of_row >= LARGE_ROW_BYTES else read
     if size > OLD_BYTES_MAX:
         raise UnsuitableError(f"{size:,} bytes of old values would have to be read")
+    return row_bytes
 
 
 def _sources(target: Target) -> dict[str, str]:

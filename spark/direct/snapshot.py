@@ -62,12 +62,12 @@ class Change:
     """What a snapshot changes.
 
     Attributes:
-        rows: the rows that come, with the columns of a data file.
+        rows: the rows that come, with the columns of a data file, in pieces; each gets files of its own.
         deleted: data file → all its positions that are deleted from then on, ascending.
         removed: data files that leave, because their rows are among those that come.
     """
 
-    rows: pa.Table
+    rows: Iterable[pa.Table]
     deleted: Mapping[str, Positions]
     removed: Collection[str] = ()
 
@@ -171,7 +171,7 @@ def _files(metadata: Metadata, live: Live, change: Change) -> _Files:
     files.gone += [live.data[each] for each in leaving]
     files.gone += [live.vectors[each] for each in {*leaving, *change.deleted} if each in live.vectors]
     spec = metadata["default-spec-id"]
-    files.added += [(spec, file) for file in _written(metadata, change.rows)]
+    files.added += [(spec, file) for rows in change.rows for file in _written(metadata, rows)]
     files.added += _vectors(metadata, live, {k: v for k, v in change.deleted.items() if k not in leaving})
     return files
 
@@ -333,7 +333,7 @@ def _summary(before: Mapping[str, str], files: _Files) -> dict[str, str]:
 
 
 def _operation(came: Mapping[str, int], went: Mapping[str, int]) -> str:
-    if came["data-files"] and not came["delete-files"] and not went["data-files"]:
+    if not came["delete-files"] and not went["data-files"]:
         return "append"
     return "delete" if went["data-files"] + came["delete-files"] and not came["data-files"] else "overwrite"
 

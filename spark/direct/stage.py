@@ -8,8 +8,9 @@ MERGE does, so the publication, and what a killed run leaves behind, are the sam
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -21,12 +22,13 @@ from slotlake.spark import lake_files
 from slotlake.spark.catalog.base import load_one
 from slotlake.spark.catalog.open import PointerMovedError, open_catalog
 from slotlake.spark.copy.spread import PartitionError
+from slotlake.spark.direct.bags import bag_places, digests
 from slotlake.spark.direct.choice import ALWAYS, SWITCH, mode, require_suitable
 from slotlake.spark.direct.live import Live, live_files
 from slotlake.spark.direct.packing import files_to_pack, with_packed
 from slotlake.spark.direct.positions import KeyColumn, Places, indices_in, places_of
 from slotlake.spark.direct.reading import Reading, one_array
-from slotlake.spark.direct.rows import Old, field_id, fields_of, new_rows
+from slotlake.spark.direct.rows import LARGE_ROW_BYTES, Old, field_id, fields_of, new_rows, written_rows
 from slotlake.spark.direct.snapshot import Change, merged, with_snapshot
 from slotlake.spark.direct.unsuitable import UnsuitableError
 from slotlake.spark.fold.batch import Folded, SegmentFold
@@ -36,7 +38,7 @@ from slotlake.spark.merge.run import Work
 from slotlake.spark.merge.sql import MOVED, Target
 from slotlake.spark.merge.stage import Staged
 from slotlake.spark.publish.commits import RUN, STEPS
-from slotlake.spark.publish.swap import steps_staged
+from slotlake.spark.publish.swap import reset_stage, steps_staged
 from slotlake.spark.session_errors import StageConflictError
 from slotlake.spark.tables.metadata import STAGE, Metadata, ancestry, head, summary, with_properties
 from slotlake.spark.tables.position_deletes import Positions
@@ -73,28 +75,88 @@ def stage_directly(
     """
     try:
         require_suitable(work, schema, parts, filled=filled)
-        with open_catalog(work.lake) as catalog:
-            work = replace(work, table=load_one(catalog, work.table.name))
-        return _Staging(work, schema, parts[0]).run(choice)
+        return _Staging(_newest(work), schema, parts[0]).run(choice)
     except PartitionError as error:
         raise error.of(schema.schema, schema.table) from None
     except UnsuitableError as why:
-        if mode() == ALWAYS:
-            raise LakeError(
-                f"the batch was not staged directly: {why}",
-                where=f"table {work.table.name}",
-                way_out=f"unset {SWITCH}, which only tests set",
-            ) from why
+        _require_not_asked_for(work, why)
         return None
 
 
-class _Staging:
-    """The staging of one fold."""
+def stage_slices_directly(
+    work: Work,
+    schema: TableSchema,
+    folds: Iterable[SegmentFold],
+    choice: OnConflict,
+    *,
+    row_bytes: int,
+    filled: bool = False,
+) -> Staged | None:
+    """Stage a batch of large rows slice by slice, each on what the slices before it left in ``stage``.
 
-    def __init__(self, work: Work, schema: TableSchema, part: SegmentFold) -> None:
+    Spark has several copies of a row at once, in a memory of a fixed size.  Only the last snapshot, which
+    changes nothing, gets the point's name (as `spark.merge.slices` does it).  None: it is for Spark.
+
+    Args:
+        work: the table; nothing is staged of it.
+        schema: its shape after the changes.
+        folds: slice after slice.
+        choice: what to do with a conflict.
+        row_bytes: of a change on average.
+        filled: columns get a constant in all rows first.
+
+    Raises:
+        ApplyError: a conflict, and the choice is ``fail``.
+        StageConflictError: another writer changed the table meanwhile.
+        LakeError: a file cannot be read or written, or a row has no partition.
+    """
+    if row_bytes < LARGE_ROW_BYTES:
+        return None
+    try:
+        before = Conflicts.total_in(map(summary, ancestry(work.table.metadata)))
+        rows, conflicts = 0, Conflicts()
+        for fold in folds:
+            require_suitable(work, schema, [fold], filled=filled)
+            staged = _Staging(_newest(work), schema, fold, whole=False).run(choice)
+            rows, conflicts = rows + staged.folded, conflicts + staged.conflicts
+            del fold
+            reach("apply.between_slices")
+            pa.default_memory_pool().release_unused()
+        _Staging(_newest(work), schema, None, whole=False).complete(conflicts.properties(before))
+        return Staged(rows, conflicts)
+    except PartitionError as error:
+        raise error.of(schema.schema, schema.table) from None
+    except UnsuitableError as why:
+        _require_not_asked_for(work, why)
+        with open_catalog(work.lake) as catalog:
+            reset_stage(catalog, [load_one(catalog, work.table.name)])
+        return None
+
+
+def _newest(work: Work) -> Work:
+    with open_catalog(work.lake) as catalog:
+        return replace(work, table=load_one(catalog, work.table.name))
+
+
+def _require_not_asked_for(work: Work, why: UnsuitableError) -> None:
+    if mode() == ALWAYS:
+        raise LakeError(
+            f"the batch was not staged directly: {why}",
+            where=f"table {work.table.name}",
+            way_out=f"unset {SWITCH}, which only tests set",
+        ) from why
+
+
+class _Staging:
+    """The staging of one fold; ``whole``: it is all that the batch has for the table."""
+
+    def __init__(
+        self, work: Work, schema: TableSchema, part: SegmentFold | None, *, whole: bool = True
+    ) -> None:
+        self._whole = whole
         self._work, self._schema, self._part = work, schema, part
         self._metadata: Metadata = work.table.metadata
-        if steps_staged(self._metadata):
+        if whole and steps_staged(self._metadata):
             raise UnsuitableError("something is staged already")
         self._live: Live = live_files(self._metadata, head(self._metadata, STAGE))
         self._reading = Reading(self._live)
@@ -103,20 +165,65 @@ class _Staging:
         self._companions = frozenset(c.exact_name for c in schema.columns if c.exact_name in fields)
 
     def run(self, choice: OnConflict) -> Staged:
+        part = self._part
+        assert part is not None
         before = Conflicts.total_in(map(summary, ancestry(self._metadata)))
-        looking = self._target(self._part.fold())
-        lookup = in_representation(looking.columns, self._part.lookup_rows())
+        looking = self._target(part.fold())
+        lookup = in_representation(looking.columns, part.lookup_rows())
+        if part.bag:
+            return self._run_bag(part, lookup, choice, before)
         key = self._key(looking, lookup)
         places = places_of(self._live, self._reading, key) if lookup.num_rows else None
         lake_counts = None if places is None else _counts(lookup, places)
-        fold = self._part.fold(lake_counts, skip=choice == "skip")
+        fold = part.fold(lake_counts, skip=choice == "skip")
         conflicts = fold.counts.conflicts
         if conflicts and choice == "fail":
             raise conflict_error(self._schema.source_name, conflicts)
         target = self._target(fold)
         old = _nothing(fold.rows.num_rows) if places is None else self._old(target, key, places)
-        self._commit(target, old, conflicts.properties(before))
+        pieces = new_rows(self._metadata, target, old, self._reading, written_rows(target, old))
+        # A folded row whose key the lake has always takes that row away: it deletes or replaces it.
+        gone = {file: old.replaced.position[indices] for file, indices in old.replaced.by_file()}
+        self._commit(pieces, gone, conflicts.properties(before))
         return Staged(fold.rows.num_rows, conflicts)
+
+    def _run_bag(self, part: SegmentFold, lookup: pa.Table, choice: OnConflict, before: Conflicts) -> Staged:
+        """Stage the changes of a table without a key, whose rows are named by all their values."""
+        target = self._target(part.fold())
+        sought = bag_places(self._live, self._reading, self._whole_rows(target, lookup))
+        counts = np.array([len(each) for each in sought], np.int64)
+        fold = part.fold(pa.table({"code": lookup["code"], "held": counts}), skip=choice == "skip")
+        conflicts = fold.counts.conflicts
+        if conflicts and choice == "fail":
+            raise conflict_error(self._schema.source_name, conflicts)
+        target = self._target(fold)
+        rows = target.fold.rows
+        known = dict(zip(self._digests(target, lookup), sought, strict=True))
+        gone: dict[str, list[int]] = {}
+        for digest, count in zip(self._digests(target, rows), rows["remove"].to_pylist(), strict=True):
+            for location, at in known.get(digest, [])[:count]:
+                gone.setdefault(location, []).append(at)
+        written = np.repeat(np.arange(rows.num_rows), rows["add"].to_numpy())
+        pieces = new_rows(self._metadata, target, _nothing(rows.num_rows), self._reading, written)
+        places = {location: np.array(some, np.int64) for location, some in gone.items()}
+        self._commit(pieces, places, conflicts.properties(before))
+        return Staged(rows.num_rows, conflicts)
+
+    def _whole_rows(self, target: Target, rows: pa.Table) -> list[KeyColumn]:
+        """All columns of rows, as the table has them."""
+        names = [(f"n{i}", column.lake_name) for i, column in enumerate(target.columns)]
+        names += [
+            (f"xn{i}", column.exact_name)
+            for i, column in enumerate(target.columns)
+            if column.exact_name in target.companions
+        ]
+        fields = [(source, self._fields[name]) for source, name in names]
+        if any(pa.types.is_floating(field.type) for _, field in fields):
+            raise UnsuitableError("rows of a table without a key have floats, of which equal ones may differ")
+        return [KeyColumn(field_id(f), _column(rows, source, f.type), True) for source, f in fields]
+
+    def _digests(self, target: Target, rows: pa.Table) -> list[bytes]:
+        return digests([column.values for column in self._whole_rows(target, rows)])
 
     def _target(self, fold: Folded) -> Target:
         return Target.of(self._work.table.name, self._work.lake.catalog, self._schema, fold, self._companions)
@@ -153,14 +260,26 @@ class _Staging:
         pairs = [pair for names in _key_names(target, prefix) for pair in names]
         return [_column(rows, source, self._fields[name].type) for source, name in pairs]
 
-    def _commit(self, target: Target, old: Old, properties: Mapping[str, str]) -> None:
+    def _commit(
+        self, pieces: Iterator[pa.Table], gone: Mapping[str, Positions], properties: Mapping[str, str]
+    ) -> None:
         work = self._work
-        entries = {**work.point.summary, STEPS: "1", RUN: work.run, **properties}
-        deleted = self._deleted(old.replaced)
-        rows = new_rows(self._metadata, target, old, self._reading)
+        deleted = {file: merged(self._reading.deleted(file), some) for file, some in gone.items()}
         packed = files_to_pack(self._live, self._metadata["default-spec-id"]) if work.lake.packs else []
-        rows = with_packed(rows, self._reading, packed, deleted)
-        change = Change(rows, deleted, packed)
+        first = with_packed(next(pieces), self._reading, packed, deleted)
+        change = Change(chain([first], pieces), deleted, packed)
+        self._move_stage(change, self._named(properties) if self._whole else {})
+
+    def complete(self, properties: Mapping[str, str]) -> None:
+        """Give the point's name to what is staged, by a snapshot that changes nothing."""
+        self._move_stage(Change((), {}), self._named(properties))
+
+    def _named(self, properties: Mapping[str, str]) -> dict[str, str]:
+        steps = 1 + steps_staged(self._metadata)
+        return {**self._work.point.summary, STEPS: str(steps), **properties}
+
+    def _move_stage(self, change: Change, properties: Mapping[str, str]) -> None:
+        work, entries = self._work, {RUN: self._work.run, **properties}
         with open_catalog(work.lake) as catalog:
             with lake_files.side_by_side():
                 staged = with_snapshot(self._metadata, self._live, change, entries)
@@ -182,16 +301,6 @@ class _Staging:
         if final == self._metadata["properties"].get(SCHEMA_PROPERTY):
             return staged
         return with_properties(staged, {STAGED_SCHEMA_PROPERTY: final})
-
-    def _deleted(self, replaced: Places) -> dict[str, Positions]:
-        """All positions that are deleted from then on, of each file that loses a row.
-
-        A folded row whose key the lake has always takes that row away: it deletes or replaces it.
-        """
-        return {
-            location: merged(self._reading.deleted(location), replaced.position[indices])
-            for location, indices in replaced.by_file()
-        }
 
 
 def _key_names(target: Target, prefix: str) -> list[list[tuple[str, str]]]:

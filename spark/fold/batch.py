@@ -30,6 +30,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from slotlake.decoder.errors import ApplyError
 from slotlake.spark.fold.bag import bag_codes, fold_bag
@@ -41,6 +42,7 @@ from slotlake.spark.fold.walk import EMPTY, IN_LAKE, UNTOUCHED, Array, Walked, c
 from slotlake.spark.tables.shapes import BatchColumn, BatchRelation
 
 INSERT, UPDATE, DELETE = b"IUD"
+_LARGE_BYTES = 1 << 20
 ACTIONS = {"delete": ord("D"), "whole": ord("I"), "in_place": ord("U"), "moved": ord("M")}
 
 
@@ -92,11 +94,17 @@ class Folded:
     bag: bool = False
 
 
+def _has_large_values(rows: pa.Table) -> bool:
+    columns = [c for c in rows.columns if pa.types.is_binary(c.type) or pa.types.is_string(c.type)]
+    return any((pc.max(pc.binary_length(each)).as_py() or 0) >= _LARGE_BYTES for each in columns)
+
+
 class SegmentFold:
     """Changes of one table that name their row by the same columns, ready to be folded.
 
     Attributes:
         changes: how many there are.
+        has_large_rows: a value of a bag's row has a megabyte or more.
 
     Raises:
         ApplyError: an update or delete does not name its row.
@@ -108,6 +116,7 @@ class SegmentFold:
         self._merged = merge(segment.parts)
         self.key = fold_key(relation)
         self.bag = is_bag(relation)
+        self.has_large_rows = self.bag and any(_has_large_values(rows) for _, rows in segment.parts)
         self.truncated = segment.truncated
         self._codes = self._numbered()
 

@@ -7,6 +7,7 @@ import random
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,10 @@ import pytest
 from slotlake.decoder.errors import ApplyError, LakeError
 from slotlake.spark.catalog.base import load_one
 from slotlake.spark.catalog.open import open_catalog
-from slotlake.spark.direct import choice, packing
+from slotlake.spark.direct import choice, packing, reading
+from slotlake.spark.direct import rows as direct_rows
+from slotlake.spark.direct import stage as direct_stage
+from slotlake.spark.fold import batch
 from slotlake.spark.fold.conflicts import OnConflict
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import LakeName
@@ -110,6 +114,17 @@ def two(session: Any, tmp_path: Path) -> Two:
     return Two(session, tmp_path)
 
 
+@pytest.fixture
+def rows_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All limits are so low that each row is a large one: it is read and written alone."""
+    monkeypatch.setattr(reading, "_AT_ONCE_BYTES_MAX", 0)
+    for module in (direct_rows, direct_stage):
+        monkeypatch.setattr(module, "LARGE_ROW_BYTES", 0)
+    monkeypatch.setattr(direct_rows, "OLD_BYTES_MAX", 0)
+    monkeypatch.setattr(direct_rows, "PIECE_BYTES", 30)
+    monkeypatch.setattr(batch, "_LARGE_BYTES", 0)
+
+
 def head(lab: Lab, table: str) -> dict[str, str]:
     with open_catalog(lab.lake) as catalog:
         metadata = load_one(catalog, LakeName("shop", table)).metadata
@@ -186,6 +201,48 @@ def test_random_histories(two: Two, seed: int, monkeypatch: pytest.MonkeyPatch) 
         direct.sync(*history(table, rng, rows, 8), insert(table, **_another(table, rows)))
         assert len(direct.rows("kinds")) == len(rows)
         assert len({v[0] for v in two.numbers(table)[0].values()}) == len(rows)
+
+
+@pytest.mark.usefixtures("rows_are_large")
+@pytest.mark.parametrize("seed", range(16) if LONG else [4])
+def test_random_histories_of_large_rows(two: Two, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for lab in two.labs.values() if seed % 2 else ():
+        lab.lake = replace(lab.lake, slice_bytes=4_000)
+    test_random_histories(two, seed, monkeypatch)
+
+
+@pytest.mark.usefixtures("rows_are_large")
+@pytest.mark.parametrize("slice_bytes", [1 << 30, 2_000])
+def test_large_rows_without_a_key(two: Two, slice_bytes: int) -> None:
+    bag = relation("bag", [], "f", v="int4", t="text", b="bytea", m="numeric(10,2)", at="timestamptz")
+    direct = two.labs[choice.ALWAYS]
+    direct.lake = replace(direct.lake, slice_bytes=slice_bytes)
+    values = {name: [None, *VALUES[kind]] for name, kind in NAMES_OF_BAG.items()}
+    rng = random.Random(slice_bytes)
+    rows: list[Row] = [{name: rng.choice(some) for name, some in values.items()} for _ in range(4)]
+    rows += [*rows, {**rows[0], "m": "NaN", "at": "infinity"}]
+    two.init(bag, rows)
+    for _ in range(2):
+        changes = []
+        for _ in range(12):
+            new = rng.choice([*rows, {name: rng.choice(some) for name, some in values.items()}])
+            old = rows.pop(rng.randrange(len(rows))) if rng.random() < 0.6 else None
+            kept = old is None or rng.random() < 0.6
+            changes.append(
+                insert(bag, **new) if old is None else update(bag, old, **new) if kept else delete(bag, **old)
+            )
+            rows += [new] if kept else []
+        assert two.sync(*changes) == {}
+        expected = sorted((tuple(row[c.name] for c in bag.columns) for row in rows), key=repr)
+        assert two.rows("bag") == expected
+    gone = dict.fromkeys(values)
+    missing = {**gone, "v": "12345"}
+    met = two.sync(delete(bag, **missing), update(bag, missing, **gone), insert(bag, **rows[0]))
+    assert met == {"delete_missing": 1, "update_missing": 1}
+    two.rows("bag")
+
+
+NAMES_OF_BAG = {"v": "int4", "t": "text", "b": "bytea", "m": "numeric(10,2)", "at": "timestamptz"}
 
 
 def _another(table: Any, rows: dict[Any, Row]) -> Row:
