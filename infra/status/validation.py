@@ -299,12 +299,7 @@ def _publications(look: _Look, stack: ExitStack) -> str:
     in_lake = names_in_lake(pipeline) if look.initialised else None
     look.findings = file_findings(pipeline, connection, in_lake)
     look.unsent = unsent_warnings(connection, pipeline.source.publications)
-    try:
-        require_roots(pipeline.file, connection, look.tables)
-    except PipelineFileError as error:
-        if not look.initialised:
-            raise
-        look.checks.add("publications", "warning", error.what, error.way_out)
+    _later_a_warning(look, "publications", lambda: require_roots(pipeline.file, connection, look.tables))
     names = ", ".join(pipeline.source.publications)
     how = f"init can create {', '.join(missing)}" if missing else f"{names} exists"
     return f"{how}; the role can read all {len(look.tables)} tables"
@@ -318,7 +313,7 @@ def _tables(look: _Look) -> str:
         refuse_changed(pipeline)
     else:
         require_published(pipeline.file, look.tables)
-    _layouts(look)
+    _later_a_warning(look, "tables", lambda: require_layouts(pipeline.file, look.tables))
     for warning in [*unfit_tables(look.tables), *look.unsent]:
         look.checks.add("tables", "warning", f"{warning.table}: {warning.what}", warning.way_out)
     for trouble in without_troubled(pipeline, look.tables, ())[1]:
@@ -327,14 +322,14 @@ def _tables(look: _Look) -> str:
     return f"{len(look.tables)} tables fit: columns, keys, filters, types"
 
 
-def _layouts(look: _Look) -> None:
-    """Check `partition_by` and `sort_by`; what a table that the lake has lost of them stops no sync."""
+def _later_a_warning(look: _Look, name: str, require: Callable[[], None]) -> None:
+    """Check what the file says of tables; once the lake has them, it stops no sync."""
     try:
-        require_layouts(look.pipeline.file, look.tables)
+        require()
     except PipelineFileError as error:
         if not look.initialised:
             raise
-        look.checks.add("tables", "warning", f"{error.what} ({error.where})", error.way_out)
+        look.checks.add(name, "warning", f"{error.what} ({error.where})", error.way_out)
 
 
 def _readers(look: _Look) -> str:
