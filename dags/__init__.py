@@ -16,5 +16,6 @@ __all__ = [
     "cdc_monitor",
     "cdc_recover",
     "cdc_sync",
+    "cdc_tables",
     "cdc_verify",
 ]

@@ -41,6 +41,9 @@ NAMES = frozenset(
         "copy_worker.delivered",  # the files of a range are where they are to be; the range is not noted
         "join.noted",  # the keys of a joining table that a batch changed are recorded; it is not applied
         "join.published",  # a joining table is published, and recorded as half copied
+        "named.published",  # a table that the file names is in the publication; nothing of it is copied
+        "remove.unpublished",  # a table left its publications; the lake still has it
+        "remove.unlisted",  # the newest point has the table no more; the catalog still has it
         "recopy.staged",  # large tables that are copied again: complete ones are staged, nothing published
         "aside.written",  # a table is recorded as set aside; the step that failed is not repeated yet
         "drop.source",  # slot and publications gone, the lake still there

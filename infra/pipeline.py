@@ -11,21 +11,18 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from slotlake.infra.care.of_tables import PipelineTables
 from slotlake.infra.journal.events import note_copies
-from slotlake.infra.pipeline_open import OpenPipeline
 from slotlake.infra.progress import Progressing, silent
 from slotlake.infra.query.queries import PinnedQueries, QueryResult, parsed_at
 from slotlake.infra.reports import (
     ApplyReport,
     ConfirmReport,
     CopyWorkerReport,
-    FormatReport,
     InitReport,
-    LayoutReport,
     MaintainReport,
     PublishReport,
     PullReport,
-    ResumeReport,
     RunReport,
     StatusReport,
     SyncReport,
@@ -44,7 +41,7 @@ if TYPE_CHECKING:
     from slotlake.infra.status.types_report import TypesReport
 
 
-class Pipeline(OpenPipeline):
+class Pipeline(PipelineTables):
     """A pipeline file and what it takes to run it: each step, each look, each repair is a method."""
 
     # -- the steps ------------------------------------------------------------------------------------
@@ -207,24 +204,6 @@ class Pipeline(OpenPipeline):
         tables = (table,) if isinstance(table, str) else tuple(table)
         return backfill(self, BackfillRequest(tables, where, key_range, dry_run), progress, 60.0)
 
-    def resume(self, table: str, *, progress: Progressing = silent) -> ResumeReport:
-        """Copy a table again that was set aside, and follow it from there on (docs/operations.md).
-
-        Args:
-            table: as PostgreSQL writes it.
-
-        Raises:
-            PipelineFileError: the lake has no such table, and none is set aside.
-            SlotlakeError: it cannot be followed yet; it stays set aside.
-        """
-        from slotlake.infra.sync.resuming import resume
-
-        with self.exclusively(60.0, step="resume"):
-            report = resume(self, table, progress)
-            if not report.already and not report.copying:
-                note_copies(self.file.state_dir, [report.table])
-            return report
-
     def replay(
         self,
         namespace: str,
@@ -263,39 +242,6 @@ class Pipeline(OpenPipeline):
         from slotlake.infra.care.maintenance import maintain
 
         return maintain(self, table, progress, wait_seconds, rewrite_layout=rewrite_layout)
-
-    def change_format(
-        self, tables: Sequence[str] = (), *, progress: Progressing = silent, wait_seconds: float = 60.0
-    ) -> FormatReport:
-        """Give lake tables the Iceberg format that the pipeline file asks for, all at once.
-
-        Args:
-            tables: only these, as PostgreSQL writes them, with their derived tables.
-
-        Raises:
-            PipelineFileError: the lake has no such table.
-            LakeError: a table cannot have that format; nothing was changed.
-        """
-        from slotlake.infra.care.table_format import change_format
-
-        with self.exclusively(wait_seconds, step="format"):
-            return change_format(self, tables, progress)
-
-    def change_layout(
-        self, tables: Sequence[str] = (), *, progress: Progressing = silent, wait_seconds: float = 60.0
-    ) -> LayoutReport:
-        """Give lake tables the partitions and the sort order that the pipeline file asks for, all at once.
-
-        Args:
-            tables: only these, as PostgreSQL writes them, with their derived tables.
-
-        Raises:
-            PipelineFileError: the lake has no such table, or a table cannot have that layout.
-        """
-        from slotlake.infra.care.table_layout import change_layout
-
-        with self.exclusively(wait_seconds, step="layout"):
-            return change_layout(self, tables, progress)
 
     # -- looking --------------------------------------------------------------------------------------
 

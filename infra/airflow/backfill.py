@@ -1,4 +1,4 @@
-"""What the backfill DAGs share: the fields of the form, and the time range of a logical date of `cdc_sync`.
+"""What the DAGs with a form of tables share: its fields; and the time range of a logical date of `cdc_sync`.
 
 Airflow must be able to read a DAG file without a network. So the list of tables in the form comes from the
 pipeline file and from a note that `init` and `sync` write to the state folder
@@ -41,6 +41,18 @@ def backfill(pipeline_file: str, form: Mapping[str, Any]) -> dict[str, Any]:
     tables = [name.strip() for name in form.get("tables") or () if name.strip()]
     where, key_range = ((form.get(name) or "").strip() or None for name in ("where", "key_range"))
     return short_report("backfill", pipeline_file, tables, where, key_range, bool(form.get("dry_run")))
+
+
+def change_tables(pipeline_file: str, form: Mapping[str, Any]) -> dict[str, Any]:
+    """Run the step ``change_tables`` with the fields of the form: add, remove, drop.
+
+    Raises:
+        AirflowFailException: a table is wrong, or the role may not change the publication.
+    """
+    added, removed = (
+        [name.strip() for name in form.get(field) or () if name.strip()] for field in ("add", "remove")
+    )
+    return short_report("change_tables", pipeline_file, added, removed, bool(form.get("drop")))
 
 
 def is_backfill(run: Any) -> bool:

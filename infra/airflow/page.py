@@ -36,7 +36,7 @@ User = Annotated[Any, Depends(get_user)]
 _SHOW_KEYS = "SLOTLAKE_SHOW_KEYS"
 # How long a view, or Prometheus, waits for journals in object stores, if they answer; then older ones do.
 _PAGE_SECONDS, _METRICS_SECONDS = 0.1, 2.0
-_KINDS = ("bootstrap", "sync", "verify", "maintenance", "backfill", "monitor", "recover")
+_KINDS = ("bootstrap", "sync", "verify", "maintenance", "backfill", "monitor", "recover", "tables")
 
 
 def make_app() -> FastAPI:

@@ -190,6 +190,27 @@ def backfill(
         return report.as_dict()
 
 
+def change_tables(
+    pipeline_file: str, added: list[str], removed: list[str], drop: bool = False
+) -> dict[str, Any]:
+    """Add tables to the pipeline, then remove others. Idempotent.
+
+    Args:
+        pipeline_file: its path.
+        added: as PostgreSQL writes them.
+        removed: likewise.
+        drop: remove the lake's tables of these, too.
+    """
+    with Pipeline.open(pipeline_file) as pipeline:
+        report: dict[str, Any] = {"added": None, "removed": None}
+        if added:
+            progress = progress_lines(_log.info)
+            report["added"] = pipeline.add(added, progress=progress).as_dict()
+        if removed:
+            report["removed"] = pipeline.remove(removed, drop=drop).as_dict()
+        return report
+
+
 def replay(pipeline_file: str, namespace: str, start: str, end: str) -> dict[str, Any]:
     """Bring the tables of a scratch namespace to the lake's content at the end of a time range.
 

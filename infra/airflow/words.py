@@ -154,6 +154,19 @@ def _backfill(report: Mapping[str, Any]) -> _Lines:
     yield _GOOD, f"{ended}, at {report['lsn']}"
 
 
+def _change_tables(report: Mapping[str, Any]) -> _Lines:
+    added, removed = report["added"] or {}, report["removed"] or {}
+    for table in added.get("tables", ()):
+        is_bad = table["state"] == "set aside"
+        yield (_BAD if is_bad else _GOOD), f"{table['table']}: {table['state']} {table['detail']}".rstrip()
+    yield from ((_GOOD, line) for line in removed.get("done", ()))
+    yield from ((_GOOD, f"{table}: the lake keeps it as it was") for table in removed.get("remaining", ()))
+    for verb, lines in (("write", added.get("to_write")), ("take out", removed.get("to_take_out"))):
+        yield from (
+            (_BAD, f"{verb} under `tables` in the pipeline file: {line.strip()}") for line in lines or ()
+        )
+
+
 def _recover(report: Mapping[str, Any]) -> _Lines:
     verb = "done" if report["carried_out"] else "plan"
     wrong = [finding["what"] for finding in report["findings"]]
@@ -184,6 +197,7 @@ _LINES: dict[str, Callable[[Mapping[str, Any]], _Lines]] = {
     "confirm": _confirm,
     "maintain": _maintain,
     "backfill": _backfill,
+    "change_tables": _change_tables,
     "plan_recovery": _recover,
     "recover": _recover,
     "replay": _replay,

@@ -1,4 +1,4 @@
 """Proof, upkeep and the end of a pipeline: verification, maintenance, the tables' format, dropping.
 
-Others import `background`, `dropping`, `maintenance`, `table_format`, `table_layout` and `verification`.
+Others import `adding`, `background`, `dropping`, `maintenance`, `of_tables`, `removing` and `verification`.
 """

@@ -1,4 +1,4 @@
-"""Commands that repair and remove: backfill, resume, replay, maintain, format, drop, recover, ddl."""
+"""Commands that repair, add and remove: backfill, add, resume, replay, maintain, drop, recover, …."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from slotlake.infra.cli.options import (
     CARE,
     JsonOption,
     PipelineArgument,
+    TableOption,
     TablesArgument,
     WaitOption,
     open_pipeline,
@@ -26,10 +27,7 @@ commands = typer.Typer()
 @commands.command(rich_help_panel=CARE)
 def backfill(
     pipeline: PipelineArgument,
-    table: Annotated[
-        list[str],
-        typer.Option(help="Table name in PostgreSQL's form: public.orders. You can repeat the option."),
-    ],
+    table: TableOption,
     where: Annotated[
         str | None,
         typer.Option(help="SQL condition. A row is read again if it matches in the source or in the lake."),
@@ -46,6 +44,40 @@ def backfill(
     with open_pipeline(pipeline) as opened, progress_shown(as_json) as progress:
         report = opened.backfill(table, where=where, key_range=key_range, dry_run=dry_run, progress=progress)
     show(report, as_json, texts.backfill_text)
+
+
+@commands.command(rich_help_panel=CARE)
+def add(
+    pipeline: PipelineArgument,
+    table: TableOption,
+    publication: Annotated[
+        str | None,
+        typer.Option(
+            help="The publication that takes them. Default: the one that init made, else the first."
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Publish tables, where the role may, and copy and follow them. The syncs continue (docs/tables.md)."""
+    with open_pipeline(pipeline) as opened, progress_shown(as_json) as progress:
+        report = opened.add(table, publication=publication, progress=progress)
+    show(report, as_json, texts.add_text)
+
+
+@commands.command(rich_help_panel=CARE)
+def remove(
+    pipeline: PipelineArgument,
+    table: TableOption,
+    drop_table: Annotated[
+        bool,
+        typer.Option("--drop", help="Also remove the lake's tables, with all that they have of the past."),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Take tables out of the publication. The lake keeps them as they were, except with --drop."""
+    with open_pipeline(pipeline) as opened:
+        report = opened.remove(table, drop=drop_table)
+    show(report, as_json, texts.remove_text)
 
 
 @commands.command(rich_help_panel=CARE)

@@ -21,6 +21,10 @@ TablesArgument = Annotated[
         metavar="[TABLE…]", help="Only these tables, in PostgreSQL's form: public.orders. Default: all."
     ),
 ]
+TableOption = Annotated[
+    list[str],
+    typer.Option(help="Table name in PostgreSQL's form: public.orders. You can repeat the option."),
+]
 START = "Start here"
 WORK = "Run a pipeline"
 LOOK = "Look, without changes"

@@ -36,6 +36,7 @@ from slotlake.infra.config.sections import (
 )
 from slotlake.infra.config.spark import SparkSection
 from slotlake.infra.config.strict_yaml import parsed
+from slotlake.infra.config.table_names import require_names
 from slotlake.infra.config.types import Lossy, TypesSection, no_variant
 from slotlake.infra.config.verify import VerifySection
 from slotlake.spark.storage.location import S3_SCHEMES, Location
@@ -106,6 +107,7 @@ class PipelineFile(Section):
         return data
 
     _no_variant = field_validator("types", mode="before")(no_variant)
+    _named_once = field_validator("tables")(require_names)
     _suites_of_a_project = model_validator(mode="after")(require_project)
 
     @model_validator(mode="after")

@@ -24,6 +24,7 @@ from slotlake.decoder.catalog.publications import (
 )
 from slotlake.decoder.errors import (
     LakeError,
+    PipelineFileError,
     ProtocolError,
     SlotlakeError,
     SourceError,
@@ -49,6 +50,7 @@ from slotlake.infra.copy.unfinished import (
 )
 from slotlake.infra.reports import InitReport, TableCopy
 from slotlake.infra.selection.aside import is_of_one_table, reasons, require_columns, set_aside
+from slotlake.infra.selection.file_tables import FileFinding, file_findings, note_names
 from slotlake.infra.selection.layouts import require_layouts
 from slotlake.infra.selection.readers import require_readers
 from slotlake.infra.selection.tables import require_published
@@ -86,6 +88,7 @@ def initialise(
         negotiate(pipeline.source, identity.server_version)
     attempt = earlier_attempt(pipeline, identity)
     new_publications = list(dict.fromkeys([*publications_made(pipeline), *_publications(pipeline)]))
+    findings = _file_findings(pipeline)
     tables = published_tables(pipeline)
     require_published(pipeline.file, tables)
     require_layouts(pipeline.file, tables)
@@ -106,7 +109,26 @@ def initialise(
     for error_of_table in errors:
         set_aside(pipeline, error_of_table)
     report = _report(pipeline, tables, copies, lsn, new_publications, time.monotonic() - started)
-    return replace(report, set_aside=reasons(pipeline), machines=machines)
+    note_names(pipeline, {(table.schema, table.table) for table in tables})
+    warnings = [*report.warnings, *(each.warning for each in findings)]
+    return replace(report, set_aside=reasons(pipeline), machines=machines, warnings=warnings)
+
+
+def _file_findings(pipeline: OpenPipeline) -> list[FileFinding]:
+    """Compare the tables that the file names with the publications.
+
+    Raises:
+        PipelineFileError: the source has no such table, or cannot publish it.
+    """
+    with source_session(pipeline.source.dsn, "comparing the file's tables") as connection:
+        findings = file_findings(pipeline, connection, None)
+    if wrong := [each for each in findings if each.wrong]:
+        raise PipelineFileError(
+            "; ".join(each.what for each in wrong),
+            where="section `tables` of the pipeline file",
+            way_out=wrong[0].way_out,
+        )
+    return findings
 
 
 def _report_of_existing(pipeline: OpenPipeline) -> InitReport:

@@ -8,11 +8,17 @@ whole.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+import psycopg
+
+from slotlake.decoder.catalog.membership import adding, alter_publications, memberships
 from slotlake.decoder.catalog.publications import SourceTable, check_publications, source_tables
 from slotlake.decoder.catalog.remembered_fingerprints import RememberedNames
+from slotlake.decoder.errors import SourceError
+from slotlake.decoder.failpoints import reach
 from slotlake.decoder.server.source import source_session
 from slotlake.infra.copy.joining_record import JOINING_FOLDER
 from slotlake.infra.copy.tables import copy_all
@@ -21,34 +27,65 @@ from slotlake.infra.joining.over_syncs import CopyKind, copy_some, give_up_stale
 from slotlake.infra.joining.settling import PLACE, note_publications
 from slotlake.infra.schema.large_tables import resumable_by_size
 from slotlake.infra.selection.aside import require_columns
+from slotlake.infra.selection.file_tables import (
+    Name,
+    adds_by_itself,
+    file_findings,
+    newly_named,
+    note_names,
+    noted_names,
+    target_publication,
+)
 from slotlake.infra.selection.layouts import require_layouts
 from slotlake.infra.selection.tables import lake_selections, selected
+from slotlake.spark.names import parse_postgres_name, postgres_name
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.spark.names import LakeName
+    from slotlake.spark.read.point import ReadPoint
 
 _PUBLISHED: WeakKeyDictionary[OpenPipeline, RememberedNames] = WeakKeyDictionary()
 
 
-def add_new_tables(pipeline: OpenPipeline, progress: Progressing) -> list[str]:
-    """Copy what there is time for of the tables that have joined the publications.
+@dataclass(frozen=True)
+class Joined:
+    """What became of tables that join.
+
+    Attributes:
+        tables: those that are whole, and published in the lake, as PostgreSQL writes them.
+        warnings: what the pipeline file names, and publications or lake do not have.
+    """
+
+    tables: list[str]
+    warnings: list[str]
+
+
+def add_new_tables(pipeline: OpenPipeline, progress: Progressing) -> Joined:
+    """Publish what the pipeline file names newly, and copy what there is time for of tables that joined.
 
     A table that cannot begin because of open transactions is left to the next run.
-
-    Returns:
-        The tables that are whole, and published, as PostgreSQL writes them.
     """
-    new_tables = _new_tables(pipeline)
+    from slotlake.spark.read.point import ReadPoint
+
+    point = ReadPoint.latest(pipeline.lake)
+    new_tables, warnings, published = _new_tables(pipeline, point)
     give_up_stale(
         pipeline, JOINING_TABLES, {t.relation_id: (t.schema, t.table) for t in new_tables}, progress
     )
     note_publications(pipeline, new_tables)
-    if not new_tables:
-        return []
-    ranged = resumable_by_size(pipeline, new_tables)
-    return copy_some(pipeline, JOINING_TABLES, ranged, [t for t in new_tables if t not in ranged], progress)
+    added: list[str] = []
+    if new_tables:
+        ranged = resumable_by_size(pipeline, new_tables)
+        at_once = [t for t in new_tables if t not in ranged]
+        added = copy_some(pipeline, JOINING_TABLES, ranged, at_once, progress)
+    in_lake = (
+        point.all_mirrors.by_source_name.keys() | point.aside.keys() | {*map(parse_postgres_name, added)}
+    )
+    if _has_names(pipeline):
+        note_names(pipeline, in_lake, published)
+    return Joined(added, warnings)
 
 
 def progress_by_table(pipeline: OpenPipeline) -> dict[str, str]:
@@ -72,36 +109,65 @@ def _clear(pipeline: OpenPipeline, names: Sequence[LakeName]) -> None:
 JOINING_TABLES = CopyKind(JOINING_FOLDER, PLACE, "it was published", copy_all, _clear)
 
 
-def _new_tables(pipeline: OpenPipeline) -> list[SourceTable]:
-    """Published tables that the lake does not have, and that the pipeline file wants."""
-    from slotlake.spark.read.point import ReadPoint
-
-    if pipeline.file.new_tables == "ignore":
-        return []
-    point = ReadPoint.latest(pipeline.lake)
-    new_tables = _newly_published(pipeline, point.all_mirrors.by_source_name, point.aside)
-    require_columns(new_tables)
-    require_layouts(pipeline.file, new_tables)
-    return new_tables
+def _has_names(pipeline: OpenPipeline) -> bool:
+    """Return whether the pipeline file names tables, or did."""
+    return bool(pipeline.file.tables or noted_names(pipeline))
 
 
-def _newly_published(
-    pipeline: OpenPipeline, names: Collection[tuple[str, str]], aside: Collection[tuple[str, str]]
-) -> list[SourceTable]:
-    """Return published tables, as far as the lake takes them, that are not among these (schema, table).
-
-    Of the others only the names are read, if any has changed: in most pulls nothing is new.
-
-    Args:
-        pipeline: the pipeline, with its source and publications.
-        names: the tables that the lake has; nobody changes it.
-        aside: the tables that are set aside.
-    """
+def _new_tables(
+    pipeline: OpenPipeline, point: ReadPoint
+) -> tuple[list[SourceTable], list[str], Collection[Name] | None]:
+    """Return published tables that the lake lacks and the file wants, warnings, and what is published."""
+    ignores, has_names = pipeline.file.new_tables == "ignore", _has_names(pipeline)
+    if ignores and not has_names:
+        return [], [], None
     source, remembered = pipeline.source, _PUBLISHED.setdefault(pipeline, RememberedNames())
+    mirrors = point.all_mirrors.by_source_name
     with source_session(source.dsn, "reading the publications") as connection:
         check_publications(connection, source.publications)
-        new_names = remembered.others(connection, source.publications, names).difference(aside)
-        if not new_names:
-            return []
-        joining = source_tables(connection, source.publications, new_names)
-        return selected(pipeline.file, connection, joining, lake_selections(pipeline))
+        named = newly_named(pipeline).difference(mirrors, point.aside) if has_names else frozenset[Name]()
+        troubles = _publish(pipeline, connection, named) if named else {}
+        new_names = remembered.others(connection, source.publications, mirrors).difference(point.aside)
+        published = remembered.names(connection, source.publications) if has_names else None
+        new_tables = _as_taken(pipeline, connection, new_names & named if ignores else new_names)
+        warnings = []
+        if has_names:
+            in_lake = mirrors.keys() | point.aside.keys()
+            findings = file_findings(pipeline, connection, in_lake, published)
+            warnings = [troubles.get(each.table, each.warning) for each in findings]
+    require_columns(new_tables)
+    require_layouts(pipeline.file, new_tables)
+    return new_tables, warnings, published
+
+
+def _publish(
+    pipeline: OpenPipeline, connection: psycopg.Connection[Any], named: Collection[Name]
+) -> dict[str, str]:
+    """Add tables that the file names newly to the publication that `init` made, as far as the role may.
+
+    Returns:
+        The tables, as PostgreSQL writes them, that the server refused, each with why and the way out.
+    """
+    target, troubles = target_publication(pipeline, connection), {}
+    at_source = memberships(connection, pipeline.source.publications, named)
+    for name, each in sorted(at_source.items()):
+        if target is None or each.obstacle or each.is_published:
+            continue
+        if adds_by_itself(pipeline, target[0], each, is_own=target[1]):
+            try:
+                alter_publications(connection, {adding(target[0], [name]): name})
+            except SourceError as error:
+                table = postgres_name(*name)
+                troubles[table] = f"the pipeline file names {table}, and {error.what}: {error.way_out}"
+            reach("named.published")
+    return troubles
+
+
+def _as_taken(
+    pipeline: OpenPipeline, connection: psycopg.Connection[Any], names: Collection[Name]
+) -> list[SourceTable]:
+    """Return published tables, as far as the lake takes them; in most pulls nothing is new."""
+    if not names:
+        return []
+    joining = source_tables(connection, pipeline.source.publications, names)
+    return selected(pipeline.file, connection, joining, lake_selections(pipeline))

@@ -24,6 +24,7 @@ from slotlake.infra.copy.unfinished import unfinished
 from slotlake.infra.journal.verified import coverage, read_verified
 from slotlake.infra.reports import Alarm, StatusReport, TableStatus, Watched
 from slotlake.infra.selection.derived_gone import gone_alarms
+from slotlake.infra.selection.file_tables import FileFinding, file_findings, finding_alarms
 from slotlake.infra.selection.pending import pending_warnings
 from slotlake.infra.selection.readers import reader_warnings
 from slotlake.infra.source import standing_puller
@@ -72,13 +73,19 @@ class _LakeSide:
 
 @dataclass(frozen=True)
 class _SourceSide:
-    """What the source says; ``published``: schema and name of its published tables, None if not read."""
+    """What the source says.
+
+    Attributes:
+        published: schema and name of its published tables, None if not read.
+        file_findings: tables of which the pipeline file says something else.
+    """
 
     slot: SlotState | None = None
     lsn: int | None = None
     ddl_trigger: str | None = None
     watched: Watched = field(default_factory=Watched)
     published: set[tuple[str, str]] | None = None
+    file_findings: list[FileFinding] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
     @property
@@ -183,14 +190,18 @@ def _source_side(pipeline: OpenPipeline, lake: _LakeSide) -> _SourceSide:
         lsn = source_position(pipeline.source)
     except SourceError as error:
         return _SourceSide(warnings=[_one_line(error)])
-    published = None if lake.point is None else _published(pipeline)
-    return _SourceSide(slot, lsn, trigger, measured, published)
+    if lake.point is None:
+        return _SourceSide(slot, lsn, trigger, measured)
+    return _SourceSide(slot, lsn, trigger, measured, *_published(pipeline, lake.point))
 
 
-def _published(pipeline: OpenPipeline) -> set[tuple[str, str]]:
+def _published(pipeline: OpenPipeline, point: ReadPoint) -> tuple[set[tuple[str, str]], list[FileFinding]]:
+    """The tables that are published, and those of which the pipeline file says something else."""
     source = pipeline.source
+    in_lake = point.all_mirrors.by_source_name.keys() | point.aside.keys()
     with source_session(source.dsn, "reading the publications") as connection:
-        return published_names(connection, source.publications)
+        published = published_names(connection, source.publications)
+        return published, file_findings(pipeline, connection, in_lake, published)
 
 
 def _state(pipeline: OpenPipeline, lake: _LakeSide, source: _SourceSide, copy: dict[str, Any] | None) -> str:
@@ -218,6 +229,7 @@ def _alarms(pipeline: OpenPipeline, lake: _LakeSide, source: _SourceSide, state:
         what = "the slot is confirmed beyond the lake's position"
         alarms.append(Alarm("slot ahead", what, "slotlake recover"))
     alarms += [*source.watched.alarms, *set_aside_alarms(lake.point, source.published)]
+    alarms += finding_alarms(source.file_findings)
     return [*alarms, *gone_alarms(pipeline)]
 
 
@@ -234,6 +246,7 @@ def _warnings(
     warnings += copy_status.interrupted_copy_warnings(copy, None if slot is None else slot.retained_bytes)
     if point is not None and source.published is not None:
         warnings += _ignored_tables(pipeline, point, source.published)
+    warnings += [each.warning for each in source.file_findings if not each.lacking]
     warnings += [str(alarm) for alarm in alarms]
     warnings += _verification_warnings(pipeline)
     if slot is not None and slot.wal_status == "extended":

@@ -33,6 +33,7 @@ from slotlake.infra.full_disk import Places, full_places, room_at
 from slotlake.infra.pipeline_open import OpenPipeline
 from slotlake.infra.reports import Report
 from slotlake.infra.selection.aside import tables_aside, with_resume
+from slotlake.infra.selection.file_tables import FileFinding, file_findings, names_in_lake
 from slotlake.infra.selection.layouts import require_layouts
 from slotlake.infra.selection.pending import pending_changes
 from slotlake.infra.selection.readers import reader_findings
@@ -147,6 +148,7 @@ class _Look:
     checks: _Checks
     server: ServerIdentity | None = None
     initialised: bool = False
+    findings: list[FileFinding] = field(default_factory=list)
     position: int | None = None
     tables: list[SourceTable] = field(default_factory=list)
 
@@ -292,6 +294,8 @@ def _publications(look: _Look, stack: ExitStack) -> str:
     missing = [] if look.initialised else make_publications(pipeline, connection)
     set_aside = tables_aside(pipeline).keys() if look.initialised else ()
     look.tables = published_over(pipeline, connection, set_aside)
+    in_lake = names_in_lake(pipeline) if look.initialised else None
+    look.findings = file_findings(pipeline, connection, in_lake)
     names = ", ".join(pipeline.source.publications)
     how = f"init can create {', '.join(missing)}" if missing else f"{names} exists"
     return f"{how}; the role can read all {len(look.tables)} tables"
@@ -299,6 +303,8 @@ def _publications(look: _Look, stack: ExitStack) -> str:
 
 def _tables(look: _Look) -> str:
     pipeline = look.pipeline
+    for finding in look.findings:
+        look.checks.add("tables", "error" if finding.wrong else "warning", finding.what, finding.way_out)
     if look.initialised:
         refuse_changed(pipeline)
     else:

@@ -46,7 +46,8 @@ def pull_next(pipeline: OpenPipeline, progress: Progressing) -> PullReport:
     """Return the batch from the lake's position up to the source's of now; pulled, or found on disk."""
     aside = tables_aside(pipeline).keys()
     report = retry_without_troubled(pipeline, lambda: _pull_next(pipeline, aside, progress))
-    return replace(report, set_aside=reasons(pipeline), warnings=gone_warnings(pipeline))
+    warnings = [*report.warnings, *gone_warnings(pipeline)]
+    return replace(report, set_aside=reasons(pipeline), warnings=warnings)
 
 
 def _pull_next(pipeline: OpenPipeline, aside: Collection[Name], progress: Progressing) -> PullReport:
@@ -59,7 +60,8 @@ def _pull_next(pipeline: OpenPipeline, aside: Collection[Name], progress: Progre
     require_fit(pipeline, at_snapshot=False)
     refuse_changed(pipeline)
     bring_views(pipeline.lake)
-    added = add_new_tables(pipeline, progress)
+    joined = add_new_tables(pipeline, progress)
+    added = joined.tables
     joining = progress_by_table(pipeline)
     give_up_stale(pipeline, progress)
     resumed = bring_back(pipeline, aside, progress)
@@ -71,7 +73,8 @@ def _pull_next(pipeline: OpenPipeline, aside: Collection[Name], progress: Progre
     report = pull_report(batch, position, started)
     note_pulled(pipeline.file.state_dir, report.batch, report.seconds)
     note_copies(pipeline.file.state_dir, [*added, *resumed])
-    return replace(report, added_tables=added, joining=joining, resumed=resumed)
+    report = replace(report, added_tables=added, joining=joining, resumed=resumed)
+    return replace(report, warnings=joined.warnings)
 
 
 @sessions_go_on()

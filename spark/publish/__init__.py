@@ -1,6 +1,6 @@
 """Publishes: moves all tables and `commits` in one catalog transaction; the kept points.
 
 Others import `aside`, `aside_write`, `commits`, `commits_trim`, `derived_tables`, `past`, `pins`, `place`,
-`points`, `position`, `publication`, `rewind_position`, `rewind_tables`, `shape`, `sidecar`, `swap` and
-`unused`.
+`points`, `position`, `publication`, `removed`, `rewind_position`, `rewind_tables`, `shape`, `sidecar`,
+`swap` and `unused`.
 """

@@ -335,6 +335,7 @@ def point_move(
     snapshots: Mapping[LakeName, int],
     keep_positions: Collection[int],
     aside_entries: Mapping[aside.Name, aside.Aside] | None = None,
+    without: Collection[LakeName] = (),
 ) -> Move:
     """Return the move that adds a point's row to `commits`.
 
@@ -346,8 +347,10 @@ def point_move(
         keep_positions: the positions of the points that are kept from then on.
         aside_entries: the tables that are set aside from then on; None: those of before, without what is
             published.
+        without: tables that the point has no more, though the catalog still has them.
     """
     existing = catalog.own_names(catalog_metadata.ref(commits.metadata, MAIN))
+    existing = existing - set(without) if without else existing
     metadata = with_point(commits, point, snapshots, existing)
     if aside_entries is None:
         metadata = aside.without_published(metadata, commits.name.namespace, snapshots)

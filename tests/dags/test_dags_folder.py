@@ -14,7 +14,7 @@ from tests.dags.dag_bag import read_dags
 pytestmark = [pytest.mark.seconds]
 
 ROOT = Path(__file__).resolve().parents[2]
-KINDS = {"backfill", "bootstrap", "maintenance", "monitor", "recover", "sync", "verify"}
+KINDS = {"backfill", "bootstrap", "maintenance", "monitor", "recover", "sync", "tables", "verify"}
 FILE = """name: {name}
 source: {{dsn: "postgresql://u:p@127.0.0.1:1/db", publications: [p], slot: slot_{name}}}
 lake: {{uri: "sqlite:///lake.db", warehouse: warehouse, namespace: n}}

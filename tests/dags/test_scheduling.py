@@ -122,7 +122,7 @@ import runpy, sys, time
 import airflow.sdk, airflow.providers.standard.operators.python, airflow.models.asset
 before = set(sys.modules)
 started = time.process_time()
-for kind in ("backfill", "bootstrap", "maintenance", "monitor", "recover", "sync", "verify"):
+for kind in ("backfill", "bootstrap", "maintenance", "monitor", "recover", "sync", "tables", "verify"):
     runpy.run_path(f"dags/cdc_{kind}.py")
 seconds = time.process_time() - started
 heavy = {"pyspark", "numba", "pyarrow", "pandas", "great_expectations", "pyiceberg", "psycopg"}

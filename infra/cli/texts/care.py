@@ -10,9 +10,13 @@ from rich.markup import escape
 from slotlake.infra.cli.output import lines_of, size_text, warning_lines
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from slotlake.infra.backfill.replay import ReplayReport
     from slotlake.infra.backfill.report import BackfillReport, TableBackfilled
+    from slotlake.infra.care.adding import AddReport
     from slotlake.infra.care.dropping import DropReport
+    from slotlake.infra.care.removing import RemoveReport
     from slotlake.infra.recover.report import RecoverReport
     from slotlake.infra.reports import (
         FormatReport,
@@ -59,6 +63,40 @@ def replay_text(report: ReplayReport, console: Console) -> None:
         console.print(
             f"{escape(table)} was copied or read again in this range; the replay does not contain that"
         )
+
+
+def add_text(report: AddReport, console: Console) -> None:
+    """Print what became of each table, and what to write into the pipeline file."""
+    for table in report.tables:
+        how = "published already" if table.publication is None else f"added to {table.publication}"
+        state = {
+            "followed": f"the lake has it at {report.lsn}, and the syncs follow it",
+            "copying": f"{table.detail or 'nothing'} copied so far; the next syncs go on",
+            "set aside": f"it is set aside: {table.detail}",
+        }[table.state]
+        console.print(f"{escape(table.table)}: {how}; {escape(state)}")
+    _lines_for_file(
+        "write under `tables` in the pipeline file, which was not changed:", report.to_write, console
+    )
+
+
+def remove_text(report: RemoveReport, console: Console) -> None:
+    """Print what was done, what the lake keeps, and what to take out of the pipeline file."""
+    for line in report.done or ["the source publishes it no longer; nothing was to do"]:
+        console.print(escape(line))
+    for table in report.remaining:
+        console.print(f"{escape(table)}: the lake keeps it; the next sync brings what was committed before")
+    for table in report.still_published:
+        console.print(f"{escape(table)}: still published; the lake passes over its changes")
+    heading = "take out of `tables` in the pipeline file, which was not changed:"
+    _lines_for_file(heading, report.to_take_out, console)
+
+
+def _lines_for_file(heading: str, lines: Sequence[str], console: Console) -> None:
+    if lines:
+        console.print(escape(heading))
+        for line in lines:
+            console.print(escape(line))
 
 
 def resume_text(report: ResumeReport, console: Console) -> None:

@@ -1,0 +1,240 @@
+"""Add a table: publish it where the role may, and bring it into the lake while batches go on.
+
+Safe to repeat: what is published stays, what is copied stays, and the next sync would go on with it, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from slotlake.decoder.catalog.membership import (
+    Membership,
+    Name,
+    adding,
+    alter_publications,
+    memberships,
+    names_of_tables,
+)
+from slotlake.decoder.catalog.publication_tables import published_names
+from slotlake.decoder.catalog.publications import check_publications
+from slotlake.decoder.errors import PipelineFileError, SourceError
+from slotlake.decoder.failpoints import reach
+from slotlake.decoder.lsn import format_lsn
+from slotlake.decoder.server.privileges import require_readable
+from slotlake.decoder.server.source import source_session
+from slotlake.infra.backfill.backfill import BackfillRequest, backfill
+from slotlake.infra.care.removing import finish_removal
+from slotlake.infra.joining.joining_tables import progress_by_table
+from slotlake.infra.reports import Report
+from slotlake.infra.selection import known_tables
+from slotlake.infra.selection.file_tables import (
+    line_in_file,
+    named_in,
+    names_in_lake,
+    nearest,
+    note_names,
+    target_publication,
+)
+from slotlake.infra.sync.catch_up import catch_up
+from slotlake.spark.names import parse_postgres_name, postgres_name
+
+if TYPE_CHECKING:
+    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.progress import Progressing
+    from slotlake.spark.read.point import ReadPoint
+
+WAIT_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class TableAdded(Report):
+    """A table that was to be added.
+
+    Attributes:
+        table: as PostgreSQL writes it.
+        publication: the publication that it was added to; None if it was published already.
+        state: ``followed``; ``copying``: the next syncs go on with it; ``set aside``.
+        detail: how much is copied, or why it is set aside.
+    """
+
+    table: str
+    publication: str | None
+    state: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class AddReport(Report):
+    """What became of the tables, and the lines that name them in the pipeline file, if it does not yet."""
+
+    pipeline: str
+    lsn: str
+    tables: list[TableAdded] = field(default_factory=list)
+    to_write: list[str] = field(default_factory=list)
+
+
+def add(
+    pipeline: OpenPipeline, tables: Sequence[str], publication: str | None, progress: Progressing
+) -> AddReport:
+    """Publish tables and follow them.
+
+    Args:
+        pipeline: a pipeline whose lake has its tables.
+        tables: as PostgreSQL writes them.
+        publication: the publication that takes them; the pipeline's own, or its first, when not given.
+        progress: called with a line for each longer step.
+
+    Raises:
+        PipelineFileError: the source has no such table, or cannot publish it; nothing was changed.
+        SourceError: this role may not read it, or not change the publication; the error has the statements.
+    """
+    names = [parsed(table) for table in tables]
+    with pipeline.exclusively(WAIT_SECONDS, step="add"):
+        pipeline.position()  # raises a clear error if there is no lake
+        finish_removal(pipeline)
+        published_by, listed = _publish(pipeline, names, publication)
+        reach("named.published")
+    _bring_in(pipeline, listed, progress)
+    return _report(pipeline, names, published_by, listed)
+
+
+def parsed(table: str) -> Name:
+    """Read a table's name.
+
+    Raises:
+        PipelineFileError: it is none.
+    """
+    try:
+        return parse_postgres_name(table)
+    except KeyError:
+        raise PipelineFileError(
+            f"{table!r} is not a table name",
+            where="--table",
+            way_out='name it as PostgreSQL writes it: public.orders, "Odd Schema"."Odd Name"',
+        ) from None
+
+
+def unknown_table(connection: psycopg.Connection[object], name: Name) -> PipelineFileError:
+    """Return the error about a name that is no table's."""
+    meant = nearest(name, names_of_tables(connection))
+    return PipelineFileError(
+        f"the source has no table {postgres_name(*name)}",
+        where="--table",
+        way_out=f"did you mean {meant}?" if meant else "name it as PostgreSQL writes it, with its schema",
+    )
+
+
+def _publish(
+    pipeline: OpenPipeline, names: Sequence[Name], publication: str | None
+) -> tuple[dict[Name, str], list[Name]]:
+    """Publish what is not published; return which publication took it, and the names in the stream."""
+    source = pipeline.source
+    with source_session(source.dsn, "adding tables to the publication") as connection:
+        check_publications(connection, source.publications)
+        before = published_names(connection, source.publications)
+        at_source = memberships(connection, source.publications, names)
+        for name in names:
+            _require_publishable(connection, name, at_source.get(name))
+        require_readable(connection, {each.relation_id: None for each in at_source.values()})
+        new = [name for name in dict.fromkeys(names) if not at_source[name].is_published]
+        target = _target(pipeline, connection, new, publication) if new else ""
+        if new:
+            alter_publications(connection, {adding(target, new): new[0]})
+        after = published_names(connection, source.publications)
+    listed = [name for name in names if name in after]
+    return dict.fromkeys(new, target), [*dict.fromkeys([*listed, *sorted(after - before)])]
+
+
+def _require_publishable(
+    connection: psycopg.Connection[object], name: Name, at_source: Membership | None
+) -> None:
+    if at_source is None:
+        raise unknown_table(connection, name)
+    if at_source.obstacle:
+        raise PipelineFileError(
+            f"{postgres_name(*name)} is {at_source.obstacle}: PostgreSQL cannot publish it",
+            where="--table",
+            way_out="name a table; of a view, the tables that it reads",
+        )
+
+
+def _target(
+    pipeline: OpenPipeline,
+    connection: psycopg.Connection[object],
+    names: Sequence[Name],
+    publication: str | None,
+) -> str:
+    publications = pipeline.source.publications
+    if publication is not None:
+        if publication not in publications:
+            raise PipelineFileError(
+                f"the pipeline does not read the publication {publication!r}",
+                where="--publication",
+                way_out=f"name one of source.publications: {', '.join(publications)}",
+            )
+        return publication
+    target = target_publication(pipeline, connection)
+    if target is None:
+        raise SourceError(
+            "no publication of the pipeline takes tables and publishes all kinds of changes",
+            where="source.publications",
+            way_out=f"name one by --publication, or make one ({_creating(names)}) and name it in "
+            "source.publications too",
+        )
+    return target[0]
+
+
+def _creating(names: Sequence[Name]) -> str:
+    return f"CREATE PUBLICATION … FOR TABLE {', '.join(postgres_name(*name) for name in names)}"
+
+
+def _bring_in(pipeline: OpenPipeline, names: Sequence[Name], progress: Progressing) -> None:
+    """Copy the tables that the lake lacks; as long as the copy goes on, others have their turn in between."""
+    from slotlake.spark.catalog.looks import sparing
+
+    if pipeline.file.new_tables == "ignore":
+        lacking = [postgres_name(*name) for name in names if name not in names_in_lake(pipeline)]
+        if lacking:
+            backfill(pipeline, BackfillRequest(lacking), progress, WAIT_SECONDS)
+    before = None
+    while True:
+        with pipeline.exclusively(WAIT_SECONDS, step="add"), sparing():
+            catch_up(pipeline, progress)
+            joining = progress_by_table(pipeline)
+            in_lake = names_in_lake(pipeline)
+            note_names(pipeline, in_lake)
+            known_tables.write_note(pipeline, [postgres_name(*name) for name in names])
+        copied = {name: joining.get(postgres_name(*name), "") for name in names if name not in in_lake}
+        if not copied or copied == before:
+            return
+        before = copied
+
+
+def _latest(pipeline: OpenPipeline) -> ReadPoint:
+    from slotlake.spark.read.point import ReadPoint
+
+    return ReadPoint.latest(pipeline.lake)
+
+
+def _report(
+    pipeline: OpenPipeline,
+    names: Collection[Name],
+    published_by: dict[Name, str],
+    listed: Collection[Name],
+) -> AddReport:
+    point, joining = _latest(pipeline), progress_by_table(pipeline)
+    added = []
+    for name in dict.fromkeys([*names, *listed]):
+        table = postgres_name(*name)
+        state, detail = "followed", ""
+        if name in point.aside:
+            state, detail = "set aside", f"{point.aside[name].reason}: {point.aside[name].way_out}"
+        elif name in listed and name not in point.all_mirrors.by_source_name:
+            state, detail = "copying", joining.get(table, "")
+        added.append(TableAdded(table, published_by.get(name), state, detail))
+    to_write = [line_in_file(name) for name in names if name not in named_in(pipeline)]
+    return AddReport(pipeline.name, format_lsn(point.position), added, to_write)
