@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -41,6 +42,8 @@ def main(arguments: list[str]) -> int:
         arguments = ["-P", "-m", "pytest", *_in_parallel(arguments[1:]), *arguments[1:]]
     else:
         arguments = ["-P", "-m", "slotlake", *arguments]
+        # Ctrl-C while Python begins would be a traceback: it waits for `slotlake.__main__`.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     sys.stdout.flush()
     return os.execve(environment.python, [str(environment.python), *arguments], variables)  # noqa: S606
 

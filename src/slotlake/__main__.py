@@ -15,6 +15,7 @@ def _end_at_once(number: int, frame: object) -> None:
 def main() -> int:
     """Run the command; Ctrl-C while its modules are loaded is no traceback either."""
     signal.signal(signal.SIGINT, _end_at_once)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # as the launcher leaves it
     from slotlake.infra.cli.main import main as run
 
     return run()

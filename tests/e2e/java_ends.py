@@ -28,7 +28,8 @@ def main(own: str, other: str, way: str, times: int) -> None:
             if way == "killed":
                 os.kill(_java(), signal.SIGKILL)
             else:
-                sql = "SELECT sum(length(repeat(CAST(id AS STRING), 1500000000))) FROM range(0, 4, 1, 1)"
+                gigabytes = ", ".join(f"repeat(CAST(id + {i} AS STRING), 1000000000)" for i in range(4))
+                sql = f"SELECT sum(length(array_max(array({gigabytes})))) FROM range(0, 4, 1, 1)"
         original(session, table, sql, *more)
 
     module: Any = merge_run

@@ -90,11 +90,24 @@ class Terminal:
         return folder
 
 
-AT = {
-    "sync": ["pull.mid", "apply.mid_merge", "publish.before_swap", "publish.after_swap"],
-    "maintain": ["maintain.written", "maintain.rewritten"],
-    "backfill": ["backfill.staged"],
-}
+AT = ["pull.mid", "apply.mid_merge", "publish.before_swap", "publish.after_swap"]
+
+
+def test_interrupted_before_python_has_begun() -> None:
+    """The launcher blocks SIGINT until there is somebody to answer it."""
+    blocked = "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [2]); os.kill(os.getpid(), 2)"
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"{blocked}; os.execv(sys.executable, ['python', '-Pm', 'slotlake', '--help'])",
+        ],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", f"{LINE}\n")
 
 
 def test_interrupted_anywhere_and_gone_on(database: Database, tmp_path: Path, session: Any) -> None:
@@ -112,7 +125,9 @@ def test_interrupted_anywhere_and_gone_on(database: Database, tmp_path: Path, se
         pipeline.init()
     database.execute("UPDATE t SET v = v || '.'; INSERT INTO t VALUES (10, 'new')")
     terminal.ended("sync", JAVA_HOME=twice)
-    for place in AT["sync"] if LONG else AT["sync"][1:2]:
+    for arguments in (("query", "SELECT 1", "--engine", "spark"), ("backfill", "t")) if LONG else ():
+        terminal.ended(*arguments, JAVA_HOME=once)
+    for place in AT if LONG else AT[1:2]:
         database.execute("UPDATE t SET v = v || '.'")
         terminal.ended("sync", SLOTLAKE_FAILPOINT=place, SLOTLAKE_FAILPOINT_SIGNAL="INT")
     with Pipeline.open(file) as pipeline:
