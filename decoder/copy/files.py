@@ -58,6 +58,7 @@ class CopiedFile:
         bytes: its size.
         exact: source columns for which it has a column with exact texts.
         received: bytes of the COPY from which it was written.
+        lossy: those of the columns in ``exact`` that do not hold some value.
     """
 
     path: Path
@@ -65,6 +66,7 @@ class CopiedFile:
     bytes: int
     exact: tuple[str, ...]
     received: int = 0
+    lossy: tuple[str, ...] = ()
 
 
 class PartFiles:
@@ -80,6 +82,7 @@ class PartFiles:
         self._writer: parquet.ParquetWriter | None = None
         self._path = place.directory
         self._exact: tuple[str, ...] = ()
+        self._lossy: set[str] = set()
         self._file_rows = self._file_received = 0
         self.rows = 0
 
@@ -99,6 +102,7 @@ class PartFiles:
             self._next_file(names, arrays)
         assert self._writer is not None
         texts = {column.name: text for column, (_, text) in named if text is not None}
+        self._lossy |= {column.name for column, pair in named if _is_lossy(pair)}
         arrays += [texts.get(name, pa.nulls(rows, pa.string())) for name in self._exact]
         self._writer.write_table(pa.Table.from_arrays(arrays, schema=cast("pa.Schema", self._writer.schema)))
         self._file_rows += rows
@@ -135,8 +139,11 @@ class PartFiles:
         writer.close()
         sync_path(self._path)
         size = self._path.stat().st_size
-        self._done.append(CopiedFile(self._path, self._file_rows, size, self._exact, self._file_received))
+        lossy = tuple(sorted(self._lossy))
+        file = CopiedFile(self._path, self._file_rows, size, self._exact, self._file_received, lossy)
+        self._done.append(file)
         self._file_rows = self._file_received = 0
+        self._lossy = set()
 
     def finish(self) -> list[CopiedFile]:
         """End the last file; return all files, in order."""
@@ -156,6 +163,12 @@ class PartFiles:
         for path in [*(file.path for file in self._done), self._path]:
             if path.suffix == ".parquet":
                 path.unlink(missing_ok=True)
+
+
+def _is_lossy(pair: Pair) -> bool:
+    """Return whether some value has a text, and the column has it not."""
+    typed, exact = pair
+    return exact is not None and bool(pc.any(pc.and_(exact.is_valid(), typed.is_null())).as_py())
 
 
 def _repeats(values: pa.Array | pa.ChunkedArray) -> bool:

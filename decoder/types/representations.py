@@ -1,4 +1,4 @@
-"""Representations of a lake column by choice, instead of the table of types: as text, as a list, as a struct.
+"""Representations of a lake column by choice, not by the table of types: text, list, struct, decimal.
 
 A representation is chosen per column and stored with the lake's table (``LakeColumn.form``); "" means the
 table of types.  It converts the change log's pair of typed value and exact text into the pair that the lake
@@ -7,7 +7,8 @@ stores.
 Invariant: ``text(*keep(typed, exact))`` is the text of ``(typed, exact)``.  For lists and structs this is
 checked value by value: a value that would not print as the same text again (an array of two dimensions, one
 that does not begin at 1, an infinite date within a range) is NULL there, and its text goes to the column with
-exact texts.  So the pair is a function of the text, and two values are equal if their pairs are equal.
+exact texts.  So the pair is a function of the text, and two values are equal if their pairs are equal.  A
+decimal that is equal to its value stays, even if it prints otherwise (`1.50`): its text stands next to it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import pyarrow.compute as pc
 from slotlake.decoder.compiled.wide import alike, narrow_pieces, one_array
 from slotlake.decoder.errors import LAKE_ALTERED, LakeError
 from slotlake.decoder.types.column_type import ColumnType
+from slotlake.decoder.types.decimals import DecimalTexts
 from slotlake.decoder.types.nested import ListTexts, NestedTexts, RangeTexts, RecordTexts
 from slotlake.decoder.types.table import column_type, to_text
 
@@ -107,6 +109,24 @@ class NestedRepresentation(Representation):
         return texts
 
 
+@dataclass(frozen=True)
+class DecimalRepresentation(NestedRepresentation):
+    """A `numeric` without precision as a decimal; a value that fits is there, however it is printed."""
+
+    def _fitting_pair(self, texts: pa.Array) -> tuple[pa.Array, pa.Array | None]:
+        texts = texts.cast(pa.string())
+        parsed = self.texts.parsed(texts)
+        same = pc.fill_null(pc.equal(self.texts.printed(parsed), texts), False)
+        if pc.all(pc.or_(same, texts.is_null())).as_py() in {True, None}:
+            return parsed, None
+        return parsed, pc.if_else(same, pa.scalar(None, pa.string()), texts)
+
+
+def as_decimal(precision: int, scale: int) -> str:
+    """The representation of a `numeric` without precision as a decimal."""
+    return json.dumps(["decimal", precision, scale])
+
+
 def as_list(element_oid: int, delimiter: str) -> str:
     """The representation of an array as a list; its elements have the column's type modifier."""
     return json.dumps(["list", element_oid, delimiter])
@@ -143,6 +163,9 @@ def representation_of(form: str, oid: int, typmod: int) -> Representation:
         name, *more = json.loads(form)
         if name == "text":
             return TextRepresentation(kind, pa.string(), "string", False)
+        if name == "decimal":
+            decimal = DecimalTexts(*more)
+            return DecimalRepresentation(kind, decimal.arrow, decimal.spark, True, decimal)
         texts = _nested(name, more, typmod)
     except (ValueError, TypeError, KeyError) as error:
         raise LakeError(

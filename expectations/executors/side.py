@@ -157,4 +157,6 @@ def kind_of(column: LakeColumn) -> str | None:
         column: the column.
     """
     kind = column.representation.arrow
+    if not column.representation.typed and pa.types.is_decimal128(kind):
+        return texts.NUMERIC
     return texts.DECIMAL if pa.types.is_decimal128(kind) else _KINDS.get(kind)

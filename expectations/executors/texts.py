@@ -21,7 +21,7 @@ from slotlake.decoder.types.shortest import laid_out, nearest_digits
 from slotlake.expectations.executors.hashes import starts_of
 
 TEXT, BOOL, INT, FLOAT, DECIMAL, DATE = "text", "bool", "int", "float", "decimal", "date"
-TIMESTAMP, TIMESTAMPTZ, BYTEA = "timestamp", "timestamptz", "bytea"
+TIMESTAMP, TIMESTAMPTZ, BYTEA, NUMERIC = "timestamp", "timestamptz", "bytea", "numeric"
 _BACKSLASH, _NOT_ASCII = ord("\\"), 0x80
 
 
@@ -30,7 +30,7 @@ class Task:
     """What is known of a table's rows as Spark hands them over.
 
     Attributes:
-        kinds: of each column, TEXT … BYTEA; first those of the key.
+        kinds: of each column, TEXT … NUMERIC; first those of the key.
         exacts: whether the column is followed by one with exact texts.
         keys: how many columns the key has.
         buckets: a power of two.
@@ -85,6 +85,14 @@ def _decimal(values: pa.Array) -> pa.Array:
     """Arrow prints small values with an exponent."""
     printed = values.cast(pa.string())
     return _replaced(printed, pc.match_substring(printed, "E"), values, lambda value, _: format(value, "f"))
+
+
+def _numeric(values: pa.Array) -> pa.Array:
+    """As `decoder.types.decimals` prints the decimals of a `numeric` without precision."""
+    printed = _decimal(values)
+    trimmed = pc.utf8_rtrim(pc.utf8_rtrim(printed, characters="0"), characters=".")
+    shortest: pa.Array = pc.if_else(pc.match_substring(printed, "."), trimmed, printed)
+    return shortest
 
 
 def _float(values: pa.Array) -> pa.Array:
@@ -164,6 +172,7 @@ _PRINTERS: dict[str, Callable[[pa.Array], pa.Array]] = {
     INT: _as_text,
     FLOAT: _float,
     DECIMAL: _decimal,
+    NUMERIC: _numeric,
     DATE: _as_text,
     TIMESTAMP: _timestamp,
     TIMESTAMPTZ: _timestamptz,

@@ -2,15 +2,46 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationInfo, field_validator
 
 Lossy = Literal["text", "quarantine", "fail"]
-Representation = Literal["text", "list", "struct"]
+EVERY = "*"
+_DECIMAL = re.compile(r"decimal\(\s*([1-9][0-9]?)\s*,\s*([0-9]{1,2})\s*\)")
+_DIGITS_MAX = 38
 # Those of `lake.readers`, as infra.selection.reader_facts has them, beside pyiceberg.
 READ_NO_VARIANT: Final = frozenset({"trino", "bigquery", "athena", "clickhouse"})
+
+
+def decimal_word(value: str) -> str:
+    """Check ``decimal(precision,scale)``, and write it without spaces.
+
+    Raises:
+        ValueError: it is something else, or Iceberg has no such decimal.
+    """
+    match = _DECIMAL.fullmatch(value)
+    if match is None:
+        raise ValueError(f"write text, or decimal(precision,scale) as decimal(38,10), not {value!r}")
+    precision, scale = int(match[1]), int(match[2])
+    if not 0 <= scale <= precision <= _DIGITS_MAX:
+        raise ValueError(
+            f"{value}: Iceberg's decimals have 1 to 38 digits, and no more of them after the point"
+        )
+    return f"decimal({precision},{scale})"
+
+
+def _word(value: str) -> str:
+    return value if value in {"text", "list", "struct"} else decimal_word(value)
+
+
+def _text_or_decimal(value: str) -> str:
+    return value if value == "text" else decimal_word(value)
+
+
+Representation = Annotated[str, AfterValidator(_word)]
 
 
 class TypesSection(BaseModel):
@@ -21,6 +52,7 @@ class TypesSection(BaseModel):
     arrays: Literal["text", "list"] = "text"
     ranges: Literal["text", "struct"] = "text"
     composites: Literal["text", "struct"] = "text"
+    numerics: Annotated[str, AfterValidator(_text_or_decimal)] = "text"
     jsonb: Literal["text"] = "text"
     uuid: Literal["text", "uuid"] = "text"
     time: Literal["text", "time"] = "text"
@@ -74,6 +106,8 @@ def one_representation(types: Mapping[str, Representation], lossy: object) -> No
         ValueError: a column is text by ``on_lossy`` and something else by ``types``.
     """
     choices = lossy if isinstance(lossy, dict) else {}
+    if types.get(EVERY, "text") in {"list", "struct"}:
+        raise ValueError('"*" in types is for numerics: text, or decimal(precision,scale)')
     for column, word in types.items():
         if word != "text" and choices.get(column) == "text":
             raise ValueError(f"column {column} cannot be text (on_lossy) and a {word} (types)")

@@ -245,6 +245,7 @@ def _entry(file: CopiedFile) -> dict[str, Any]:
         "rows": file.rows,
         "bytes": file.bytes,
         "exact": list(file.exact),
+        "lossy": list(file.lossy),
         "received": file.received,
         "sha256": sha256_of(file.path),
     }
@@ -258,6 +259,7 @@ def recorded_file(directory: Path, file: Mapping[str, Any]) -> CopiedFile:
         int(file["bytes"]),
         tuple(file["exact"]),
         int(file.get("received", 0)),
+        tuple(file.get("lossy", file["exact"])),
     )
 
 

@@ -15,11 +15,12 @@ import psycopg
 from slotlake.decoder.catalog.publications import SourceColumn, SourceTable
 from slotlake.decoder.errors import PipelineFileError
 from slotlake.decoder.lsn import format_lsn
+from slotlake.decoder.types import oids
 from slotlake.decoder.types.catalog import Kind, TypeCatalog, load_types
 from slotlake.decoder.types.declarations import written
 from slotlake.decoder.types.representations import representation_of
-from slotlake.spark.names import parse_postgres_name
-from slotlake.spark.tables.type_rules import Fields, TypeRules, Word
+from slotlake.spark.names import parse_postgres_name, postgres_name
+from slotlake.spark.tables.type_rules import DECIMAL, Fields, TypeRules, Word, is_numeric_text
 
 if TYPE_CHECKING:
     from slotlake.decoder.copy.table import CopiedFile
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from slotlake.spark.apply.lossy import Lossy, OnLossy
 
 EVERY = "*"
+_NAMED_MAX = 8
 Name = tuple[str, str]
 _COMPOSITES = """
 SELECT t.oid::bigint, a.attname, a.atttypid::bigint, a.atttypmod
@@ -104,6 +106,33 @@ def representations_of(
     return chosen_types
 
 
+def texts_of_numerics(file: PipelineFile, tables: Iterable[SourceTable]) -> list[tuple[str, str]]:
+    """Warn of columns that are `numeric` without precision and become text, though nobody has said so.
+
+    Args:
+        file: the pipeline file; what it says of a column, a table or all numerics is no news to its author.
+        tables: as the lake takes them.
+
+    Returns:
+        At most one warning, and what to do.
+    """
+    if "numerics" in file.types.model_fields_set:
+        return []
+    own = {parse_postgres_name(name): section.types for name, section in file.tables.items()}
+    texts = []
+    for table in tables:
+        chosen = own.get((table.schema, table.table), {})
+        if EVERY not in chosen:
+            names = [c.name for c in table.columns if is_numeric_text(c) and c.name not in chosen]
+            texts += [f"{postgres_name(table.schema, table.table)}.{name}" for name in names]
+    if not texts:
+        return []
+    more = f" and {len(texts) - _NAMED_MAX} more" if len(texts) > _NAMED_MAX else ""
+    what = f"numeric without precision is text in the lake: {', '.join(texts[:_NAMED_MAX])}{more}"
+    decimals = "types.numerics: decimal(38,10) makes decimals of them, which readers can sum"
+    return [(what, f"{decimals}; types.numerics: text leaves them so, without a warning (docs/types.md)")]
+
+
 def refuse_lossy_copy(
     pipeline: OpenPipeline, table: SourceTable, snapshot: ExportedSnapshot, files: Iterable[CopiedFile]
 ) -> None:
@@ -113,14 +142,14 @@ def refuse_lossy_copy(
         pipeline: the pipeline that copies.
         table: the table that was copied.
         snapshot: the snapshot under which it was read.
-        files: the copied files, which name the columns that have values in exact text.
+        files: the copied files, which name the columns that do not hold a value.
 
     Raises:
         ApplyError: a value does not fit, and the choice for its column is ``fail``.
     """
     from slotlake.spark.apply.lossy import lossy_value_error
 
-    inexact = sorted({name for file in files for name in file.exact})
+    inexact = sorted({name for file in files for name in file.lossy})
     if not inexact:
         return  # the choices are those of all tables of the file
     chosen = on_lossy(pipeline.file)
@@ -133,7 +162,7 @@ def refuse_lossy_copy(
 def _usual(file: PipelineFile) -> TypeRules:
     types = file.types
     inexact: Any = "text" if file.on_lossy == "text" else "typed"
-    return TypeRules(types.arrays, types.ranges, types.composites, inexact)
+    return TypeRules(types.arrays, types.ranges, types.composites, inexact, numerics=types.numerics)
 
 
 def _rules(file: PipelineFile) -> dict[Name, TypeRules]:
@@ -154,8 +183,9 @@ def _rules_of(file: PipelineFile, section: TableSection, usual: TypeRules) -> Ty
     for name, choice in lossy.items():
         if (choice == "text") != (every == "text"):
             columns[name] = "text" if choice == "text" else "typed"
-    columns |= section.types
-    return TypeRules(usual.arrays, usual.ranges, usual.composites, inexact, columns)
+    columns |= {name: word for name, word in section.types.items() if name != EVERY}
+    numerics = section.types.get(EVERY, usual.numerics)
+    return TypeRules(usual.arrays, usual.ranges, usual.composites, inexact, columns, numerics)
 
 
 def _lossy(section: TableSection) -> Mapping[str, OnLossy]:
@@ -185,6 +215,12 @@ def _require_fitting_words(table: SourceTable, rules: TypeRules, catalog: TypeCa
         entry = catalog.get(present[name].type_oid)
         kind = None if entry is None else entry.kind
         fits = {"list": {Kind.ARRAY}, "struct": {Kind.RANGE, Kind.COMPOSITE}}.get(word)
+        if DECIMAL.fullmatch(word) and present[name].type_oid != oids.NUMERIC:
+            _refuse(
+                table,
+                f"column {name!r} is of type {_type(present[name])}",
+                "a decimal is for numeric; leave others out",
+            )
         if fits is not None and kind not in fits:
             _refuse(
                 table,

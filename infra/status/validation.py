@@ -39,6 +39,7 @@ from slotlake.infra.selection.pending import pending_changes
 from slotlake.infra.selection.readers import reader_findings
 from slotlake.infra.selection.roots import require_roots
 from slotlake.infra.selection.tables import refuse_changed, require_published
+from slotlake.infra.selection.types import texts_of_numerics
 from slotlake.infra.status.spark_check import check_spark
 
 Result = Literal["ok", "warning", "error", "not checked"]
@@ -316,6 +317,8 @@ def _tables(look: _Look) -> str:
     _later_a_warning(look, "tables", lambda: require_layouts(pipeline.file, look.tables))
     for warning in [*unfit_tables(look.tables), *look.unsent]:
         look.checks.add("tables", "warning", f"{warning.table}: {warning.what}", warning.way_out)
+    for what, way_out in texts_of_numerics(pipeline.file, look.tables):
+        look.checks.add("tables", "warning", what, way_out)
     for trouble in without_troubled(pipeline, look.tables, ())[1]:
         what = f"{trouble.where} would be set aside: {trouble.what}"
         look.checks.add("tables", "warning", what, with_resume(trouble.way_out))

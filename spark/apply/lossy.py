@@ -134,10 +134,13 @@ def _first_lossy_lsn(schema: TableSchema, name: str, rows: pa.Table, i: int) -> 
         return None
     exact_texts = rows[f"xn{i}"] if f"xn{i}" in rows.column_names else None
     representation = schema.column(name).representation
-    exact = representation.keep(rows[f"n{i}"], exact_texts)[1] if representation.inexact else None
-    if exact is None or exact.null_count == len(exact):
+    if not representation.inexact:
         return None
-    return int(pc.min(rows["lsn"].filter(exact.is_valid())).as_py())
+    typed, exact = representation.keep(rows[f"n{i}"], exact_texts)
+    lossy = None if exact is None else pc.and_(exact.is_valid(), typed.is_null())
+    if lossy is None or not pc.any(lossy).as_py():
+        return None
+    return int(pc.min(rows["lsn"].filter(lossy)).as_py())
 
 
 def lossy_value_error(schema: str, table: str, column: str, what: str) -> ApplyError:

@@ -11,19 +11,22 @@ else; so the same rules give the same lake again.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, Protocol
 
 from slotlake.decoder.errors import LAKE_ALTERED, LakeError
+from slotlake.decoder.types import oids
 from slotlake.decoder.types.catalog import Kind, TypeCatalog, TypeEntry
-from slotlake.decoder.types.representations import AS_TEXT, as_list, as_range, as_record
+from slotlake.decoder.types.representations import AS_TEXT, as_decimal, as_list, as_range, as_record
 from slotlake.decoder.types.table import column_type
 from slotlake.spark.names import lake_columns
 
-Word = Literal["text", "list", "struct", "typed"]
+Word = str  # "text", "list", "struct", "typed", or a decimal with precision and scale
 Fields = Mapping[int, Sequence[tuple[str, int, int]]]
+DECIMAL = re.compile(r"decimal\(([1-9][0-9]?),\s*([0-9]{1,2})\)")
 _BUILTIN = TypeCatalog()
 _NO_FIELDS: Fields = {}
 
@@ -47,6 +50,7 @@ class TypeRules:
         arrays, ranges, composites: of columns of such types that are no part of the key.
         inexact: ``text`` for those whose typed column could not hold every value.
         columns: for single columns; ``typed`` is what the table of types says.
+        numerics: ``text`` or ``decimal(p,s)``, of `numeric` without precision that is no part of the key.
     """
 
     arrays: Literal["text", "list"] = "text"
@@ -54,12 +58,16 @@ class TypeRules:
     composites: Literal["text", "struct"] = "text"
     inexact: Literal["typed", "text"] = "typed"
     columns: Mapping[str, Word] = field(default_factory=dict)
+    numerics: str = "text"
 
     def to_json(self) -> str:
         """For `TableSchema.types`; "" for the usual."""
         if self == TypeRules():
             return ""
-        return json.dumps(asdict(self), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+        rules = asdict(self)
+        if self.numerics == "text":  # as earlier versions have written it
+            del rules["numerics"]
+        return json.dumps(rules, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
     @classmethod
     @lru_cache(256)
@@ -94,6 +102,10 @@ class TypeRules:
         if chosen in {"list", "struct"}:
             return nested_form(column, catalog, fields)
         inexact = column_type(column.type_oid, column.typmod).inexact
+        if is_numeric_text(column):
+            usual = self.numerics if column.name not in key and self.inexact == "typed" else "text"
+            decimal = DECIMAL.fullmatch(chosen or usual)
+            return "" if decimal is None else as_decimal(int(decimal[1]), int(decimal[2]))
         if chosen == "text" or (chosen is None and self.inexact == "text"):
             return AS_TEXT if inexact else ""
         entry = catalog.get(column.type_oid)
@@ -108,6 +120,11 @@ class TypeRules:
             Kind.COMPOSITE: self.composites == "struct",
         }
         return bool(nested.get(entry.kind, False))
+
+
+def is_numeric_text(column: TypedColumn) -> bool:
+    """Return whether the column is a `numeric` whose digits have no bound that a decimal can have."""
+    return column.type_oid == oids.NUMERIC and column_type(column.type_oid, column.typmod).spark == "string"
 
 
 def nested_form(column: TypedColumn, catalog: TypeCatalog, fields: Fields) -> str:

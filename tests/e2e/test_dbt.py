@@ -33,7 +33,7 @@ PACKAGES = ["dbt-core>=1.9,<1.10", "dbt-duckdb>=1.9,<1.10", "pyiceberg[sql-sqlit
 PACKAGES += [f"{name}=={duckdb.__version__}" for name in _ENGINE]
 SETUP = """
 CREATE TABLE customers (id int PRIMARY KEY, name text, spent numeric(12,2) NOT NULL DEFAULT 0);
-CREATE TABLE orders (id int PRIMARY KEY, customer int, total numeric(10,2));
+CREATE TABLE orders (id int PRIMARY KEY, customer int, total numeric);
 INSERT INTO customers SELECT g, 'c' || g, 20 FROM generate_series(1, 5) g;
 INSERT INTO orders SELECT g, 1 + g % 5, 10 FROM generate_series(1, 10) g
 """
@@ -65,7 +65,12 @@ def test_models_over_pinned_views(
 ) -> None:
     monkeypatch.setattr(view_spaces, "SECONDS_APART", 0.0)
     database.execute(SETUP)
-    file = pipeline_file(tmp_path, database, ["orders", "customers"], extra="mode: append\n")
+    file = pipeline_file(
+        tmp_path,
+        database,
+        ["orders", "customers"],
+        extra="mode: append\ntypes: {numerics: 'decimal(38,10)'}\n",
+    )
     file.write_text(file.read_text().replace("lake:\n", "lake:\n  views: true\n", 1))
     with Pipeline.open(file) as pipeline:
         pipeline.init()
