@@ -20,6 +20,7 @@ from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.source import SourceSettings
 from slotlake.infra.config.catalog_kind import require_fitting
 from slotlake.infra.config.formats import table_formats
+from slotlake.infra.config.identity import require_same_lake
 from slotlake.infra.config.layouts import table_layouts
 from slotlake.infra.config.pipeline_file import PipelineFile, load_pipeline
 from slotlake.infra.config.private_files import privately, tighten
@@ -332,6 +333,7 @@ class OpenPipeline:
                 position = position_of(load_one(catalog, name).metadata, name)
                 at_work(lsn=format_lsn(position))
                 return position
+            require_same_lake(self.file, self.lake)
             raise LakeError(
                 f"pipeline {self.name!r} has no tables in this lake yet",
                 where=self.lake.place,

@@ -227,8 +227,9 @@ def _not_two_phase(server_version: int, slot: str, where: str) -> SlotError:
     turn_on = (
         f'run ALTER_REPLICATION_SLOT "{slot}" (TWO_PHASE true) over a replication connection'
         if server_version >= _FIRST_WITH_ALTER_TWO_PHASE
-        else "this server can set two_phase only when it creates a slot: drop the slot, then run "
-        "`slotlake recover`"
+        else "this server can set two_phase only when it creates a slot: leave two_phase out, run "
+        "`slotlake sync` (a slot that is dropped takes its changes along), drop the slot, set two_phase, "
+        "then run `slotlake recover`"
     )
     return SlotError(
         "source.two_phase is true, but the slot was created without two_phase",
@@ -372,7 +373,7 @@ def _create(
             raise SlotError(
                 f"the replication slot {name!r} exists already",
                 where=redact(source.dsn),
-                way_out="set source.slot to another name, or drop that slot if nothing uses it",
+                way_out="set source.slot to another name: whoever made that slot may need the changes in it",
             ) from None
         assert row is not None
         return row

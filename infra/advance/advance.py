@@ -18,12 +18,14 @@ from slotlake.decoder.slots.slot import ExportedSnapshot, create_slot
 from slotlake.infra.advance.findings import require_same_content, require_whole
 from slotlake.infra.advance.gates import forget_refused
 from slotlake.infra.advance.steps import Totals, apply_and_publish, apply_named, publish_named
+from slotlake.infra.config.identity import note_identity
 from slotlake.infra.copy.joining_record import note_changes
 from slotlake.infra.journal.batches import note_pulled
 from slotlake.infra.reports import PullReport
 from slotlake.infra.schema.evolution import with_schema_changes
 from slotlake.infra.selection.aside import retry_without_troubled, set_aside_unreadable
 from slotlake.infra.source.history import follow_history
+from slotlake.infra.source.own_slot import require_own_slot_name
 from slotlake.infra.source.pulling import pull_batch
 from slotlake.infra.source.wal_notes import note_source_position
 
@@ -76,6 +78,8 @@ def require_fit(pipeline: OpenPipeline, *, at_snapshot: bool) -> int:
         at_snapshot: the pull ends at a snapshot of the source.
     """
     position = pipeline.position()
+    require_own_slot_name(pipeline)
+    note_identity(pipeline.file, pipeline.lake, slot=False)
     follow_history(pipeline, position)
     require_whole(pipeline, at_snapshot=at_snapshot)
     require_same_content(pipeline, position)

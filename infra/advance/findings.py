@@ -32,6 +32,7 @@ from slotlake.infra.selection.absent import set_absent_aside, without_recorded
 from slotlake.infra.selection.derived_gone import note_dropped
 from slotlake.infra.source import standing_puller
 from slotlake.infra.source.fingerprints import CatalogFingerprint, fingerprints_at
+from slotlake.infra.source.own_slot import require_own_slot_name
 from slotlake.infra.state_file import StateFile
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ def judge(pipeline: OpenPipeline, *, files: bool = False) -> Diagnosis:
     """
     from slotlake.spark.maintenance.integrity import find_damage
 
+    require_own_slot_name(pipeline)
     damages = without_recorded(pipeline, find_damage(pipeline.lake, pipeline.name, files=files))
     moved = next((each.position for each in damages if each.position is not None), None)
     position = pipeline.position() if moved is None else moved

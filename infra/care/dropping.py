@@ -120,7 +120,7 @@ def _drop_source(pipeline: OpenPipeline, work: _Progress) -> None:
         work.done += give_up(pipeline)
         work.done += [f"removed the unfinished copy of {table}" for table in give_up_all(pipeline)]
     if not work.left:
-        for note in ("made.json", "making.json", "verified.json", "named.json"):
+        for note in ("made.json", "making.json", "verified.json", "named.json", "identity.json"):
             StateFile(pipeline.file.state_dir / note).remove()
 
 

@@ -31,6 +31,7 @@ from slotlake.decoder.server.source import identify, redact, source_errors, sour
 from slotlake.decoder.slots.capacity import require_free_slot
 from slotlake.decoder.slots.slot import create_slot, inspect_slot
 from slotlake.decoder.stream.options import negotiate
+from slotlake.infra.config.identity import note_identity, require_same_lake
 from slotlake.infra.copy.copying import Attempt
 from slotlake.infra.copy.tables import Copied, copy_all, published_tables
 from slotlake.infra.copy.unfinished import (
@@ -77,6 +78,7 @@ def initialise(
     started = time.monotonic()
     if is_initialised(pipeline.lake, pipeline.name):
         return _report_of_existing(pipeline)
+    require_same_lake(pipeline.file, pipeline.lake)
     require_readers(pipeline.file)
     identity = identify(pipeline.source.dsn)
     if pipeline.source.plugin == "pgoutput":
@@ -101,6 +103,7 @@ def initialise(
         clean_up_after(pipeline, error)
         raise
     note_published(pipeline)
+    note_identity(pipeline.file, pipeline.lake)
     for trouble in [*errors, *copied.errors.values()]:
         set_aside(pipeline, trouble)
     report = _report(pipeline, tables, copied.copies, lsn, new_publications, time.monotonic() - started)
@@ -129,6 +132,7 @@ def _file_findings(pipeline: OpenPipeline) -> list[FileFinding]:
 def _report_of_existing(pipeline: OpenPipeline) -> InitReport:
     """The report on a lake that has the pipeline's tables already."""
     note_published(pipeline)
+    note_identity(pipeline.file, pipeline.lake, slot=False)
     return InitReport(
         pipeline.name,
         already=True,

@@ -16,6 +16,7 @@ from slotlake.decoder.errors import ChangeLogError, LakeError, SlotError, Slotla
 from slotlake.decoder.lsn import format_lsn, parse_lsn
 from slotlake.decoder.server.source import ServerIdentity, source_session
 from slotlake.decoder.slots.slot import SlotState, drop_slot, inspect_slot
+from slotlake.infra.config.identity import owner_of_slot
 from slotlake.infra.copy import states as copy_states
 from slotlake.infra.copy.copying import Attempt
 from slotlake.infra.copy.forward import resumable
@@ -215,9 +216,20 @@ def _is_resumable(
 
 
 def _foreign_slot_error(pipeline: OpenPipeline, state: SlotState) -> SlotError:
+    owner = owner_of_slot(pipeline.file)
+    if owner is not None:
+        return SlotError(
+            f"the replication slot {pipeline.source.slot!r} is that of another pipeline, {owner.name!r}",
+            where=f"by the note in {owner}",
+            way_out="if you changed `name` in the file, put it back; a second pipeline needs another "
+            "source.slot. Do not drop the slot: it may hold the only copy of changes",
+        )
+    wal = "" if state.retained_bytes is None else f", which keeps {state.retained_bytes:,} bytes of WAL"
     return SlotError(
-        f"the replication slot {pipeline.source.slot!r} exists already, and this pipeline did not make it",
+        f"the replication slot {pipeline.source.slot!r} exists already{wal}; no note here says that this "
+        "pipeline made it",
         where=f"plugin {state.plugin}, database {state.database}",
-        way_out="name another slot in source.slot; or, if nothing uses that one, drop it first: "
-        f"SELECT pg_drop_replication_slot('{pipeline.source.slot}')",
+        way_out="if the pipeline file, its `name` or `state.path` was moved or changed, put that back; else "
+        "name another slot in source.slot. It may hold the only copy of its owner's changes: drop it only if "
+        "you know whose it was",
     )

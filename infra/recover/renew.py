@@ -26,6 +26,7 @@ from slotlake.decoder.stream.preflight import identity_of
 from slotlake.expectations.source_side import snapshot_session
 from slotlake.infra.advance.findings import note_recovery_begun, note_recovery_ended, recovery_note
 from slotlake.infra.advance.steps import apply_named, confirm_position, publish_named
+from slotlake.infra.config.identity import note_identity
 from slotlake.infra.copy.described import Described
 from slotlake.infra.copy.tables import copy_all, published_tables, source_clock
 from slotlake.infra.joining.recopying import give_up_all
@@ -74,6 +75,9 @@ def renew(
         progress(f"copy {table}: given up, the pipeline is recovered", 0)
     with _noted_as_begun(pipeline):
         drop_slot(pipeline.source)
+        note_identity(
+            pipeline.file, pipeline.lake
+        )  # before the slot is made: a run that is killed after it must know it
         reach("recover.slot_dropped")
         progress("waiting for a snapshot of the source", 0)
         with create_slot(pipeline.source, wait_seconds=SLOT_WAIT_SECONDS) as snapshot:

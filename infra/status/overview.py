@@ -12,13 +12,14 @@ from slotlake.decoder.assembly.prepared import PreparedStore
 from slotlake.decoder.catalog import ddl_trigger
 from slotlake.decoder.catalog.publications import published_names, unsent_warnings
 from slotlake.decoder.changelog.batches import batches
-from slotlake.decoder.errors import LakeError, SlotlakeError, SourceError
+from slotlake.decoder.errors import LakeError, PipelineFileError, SlotlakeError, SourceError
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.position import source_position
 from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.slot import SlotState, inspect_slot
 from slotlake.infra.advance.findings import quick_findings
 from slotlake.infra.advance.gates import refusal
+from slotlake.infra.config.identity import other_lake_error
 from slotlake.infra.config.private_files import with_private_files
 from slotlake.infra.copy.unfinished import unfinished
 from slotlake.infra.journal.verified import coverage, read_verified
@@ -28,6 +29,7 @@ from slotlake.infra.selection.file_tables import FileFinding, file_findings, fin
 from slotlake.infra.selection.pending import pending_warnings
 from slotlake.infra.selection.readers import reader_warnings
 from slotlake.infra.source import standing_puller
+from slotlake.infra.source.own_slot import require_own_slot_name
 from slotlake.infra.state_file import StateFile
 from slotlake.infra.status import copy as copy_status
 from slotlake.infra.status.table_states import (
@@ -225,6 +227,11 @@ def _state(pipeline: OpenPipeline, lake: _LakeSide, source: _SourceSide, copy: d
 def _alarms(pipeline: OpenPipeline, lake: _LakeSide, source: _SourceSide, state: str) -> list[Alarm]:
     if lake.point is None or lake.position is None:
         return source.watched.alarms
+    if source.reachable:
+        try:
+            require_own_slot_name(pipeline)
+        except PipelineFileError as error:
+            return [Alarm("slot changed", error.what, error.way_out), *source.watched.alarms]
     alarms = [Alarm(each.kind, each.what, "slotlake recover") for each in quick_findings(pipeline)]
     if state == _SLOT_MISSING:
         what = f"the replication slot {pipeline.source.slot!r} does not exist"
@@ -248,6 +255,8 @@ def _warnings(
     slot, point = source.slot, lake.point
     warnings = [*lake.warnings, *source.warnings]
     warnings += copy_status.interrupted_copy_warnings(copy, None if slot is None else slot.retained_bytes)
+    if point is None and lake.reachable and (error := other_lake_error(pipeline.file, pipeline.lake)):
+        warnings.append(_one_line(error))
     if point is not None and source.published is not None:
         warnings += _ignored_tables(pipeline, point, source.published)
     warnings += [each.warning for each in source.file_findings if not each.lacking]

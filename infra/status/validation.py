@@ -24,6 +24,7 @@ from slotlake.decoder.slots.slot import check_slot, inspect_slot
 from slotlake.decoder.stream.options import negotiate
 from slotlake.infra.advance.findings import WAY_OUT, quick_findings
 from slotlake.infra.advance.gates import suites_read
+from slotlake.infra.config.identity import require_same_lake
 from slotlake.infra.config.private_files import privately
 from slotlake.infra.config.unencrypted import unencrypted_connections
 from slotlake.infra.copy.bootstrap import make_publications, without_troubled
@@ -40,6 +41,7 @@ from slotlake.infra.selection.readers import reader_findings
 from slotlake.infra.selection.roots import require_roots
 from slotlake.infra.selection.tables import refuse_changed, require_published
 from slotlake.infra.selection.types import texts_of_numerics
+from slotlake.infra.source.own_slot import require_own_slot_name
 from slotlake.infra.status.spark_check import check_spark
 
 Result = Literal["ok", "warning", "error", "not checked"]
@@ -216,6 +218,7 @@ def _catalog(look: _Look) -> str:
     can = f"can be written ({rest_words(lake)})" if lake.is_rest else "can be written"
     can = "answers (whether it can be written is not tried)" if lake.is_metastore else can
     if not look.initialised:
+        require_same_lake(look.pipeline.file, lake)
         return f"{lake.place} {can}; the pipeline is not initialised yet"
     look.position = look.pipeline.position()
     return f"{lake.place} {can}; the pipeline is initialised"
@@ -258,6 +261,7 @@ def _slot(look: _Look) -> str:
     pipeline, name = look.pipeline, look.pipeline.source.slot
     with source_session(look.dsn, "looking at the slot") as connection:
         if look.initialised:
+            require_own_slot_name(pipeline)
             check_slot(connection, pipeline.source, position=look.position, wait_seconds=0.0)
             return f"{name} has all changes that the lake does not have yet"
         state = inspect_slot(connection, name)
@@ -297,8 +301,7 @@ def _publications(look: _Look, stack: ExitStack) -> str:
     missing = [] if look.initialised else make_publications(pipeline, connection)
     set_aside = tables_aside(pipeline).keys() if look.initialised else ()
     look.tables = published_over(pipeline, connection, set_aside)
-    in_lake = names_in_lake(pipeline) if look.initialised else None
-    look.findings = file_findings(pipeline, connection, in_lake)
+    look.findings = file_findings(pipeline, connection, names_in_lake(pipeline) if look.initialised else None)
     look.unsent = unsent_warnings(connection, pipeline.source.publications)
     _later_a_warning(look, "publications", lambda: require_roots(pipeline.file, connection, look.tables))
     names = ", ".join(pipeline.source.publications)
@@ -315,10 +318,9 @@ def _tables(look: _Look) -> str:
     else:
         require_published(pipeline.file, look.tables)
     _later_a_warning(look, "tables", lambda: require_layouts(pipeline.file, look.tables))
-    for warning in [*unfit_tables(look.tables), *look.unsent]:
-        look.checks.add("tables", "warning", f"{warning.table}: {warning.what}", warning.way_out)
-    for what, way_out in texts_of_numerics(pipeline.file, look.tables):
-        look.checks.add("tables", "warning", what, way_out)
+    warnings = [(f"{e.table}: {e.what}", e.way_out) for e in (*unfit_tables(look.tables), *look.unsent)]
+    for warned in [*warnings, *texts_of_numerics(pipeline.file, look.tables)]:
+        look.checks.add("tables", "warning", *warned)
     for trouble in without_troubled(pipeline, look.tables, ())[1]:
         what = f"{trouble.where} would be set aside: {trouble.what}"
         look.checks.add("tables", "warning", what, with_resume(trouble.way_out))

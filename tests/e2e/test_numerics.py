@@ -92,7 +92,7 @@ def test_copy_and_stream(
         pipeline.backfill("t", where="id < 20")
         assert_equal(database, pipeline, tables)
         with localcontext(_WIDE):  # 28 digits are not enough
-            fitting = [Decimal(total) for _, total, _ in pipeline.rows("t") if _fits(total)]
+            fitting = [Decimal(str(total)) for _, total, _ in pipeline.rows("t") if _fits(total)]
             assert Decimal(_sum(pipeline)) == sum(fitting)
         pipeline.backfill("t")
         assert pipeline.verify().equal
