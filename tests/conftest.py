@@ -28,6 +28,7 @@ from slotlake.infra.local.postgres_archives import ARCHIVED_ONLY, is_fetched
 from slotlake.infra.local.runtime import SparkRuntime
 from slotlake.infra.local.runtime import spark_runtime as find_runtime
 from tests import storage
+from tests.debian_postgres import IN_DEBIAN_ONLY, debian_postgres
 from tests.spark.nessie_catalog import NO_JAVA, LocalNessie, find_newer_java
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -101,7 +102,7 @@ class Database:
 
 @pytest.fixture(scope="session")
 def pg() -> Iterator[EmbeddedPostgres]:
-    """A running PostgreSQL 18 for the whole test run."""
+    """A running PostgreSQL 18, or what SLOTLAKE_TEST_POSTGRES names, for the whole test run."""
     with temporary_postgres(
         version=18,
         conf={"max_wal_senders": "40", "max_replication_slots": "60", "max_prepared_transactions": "20"},
@@ -129,7 +130,8 @@ def fresh_database(server: EmbeddedPostgres) -> Iterator[Database]:
     drop_database(server, name)
 
 
-SERVER_VERSIONS: tuple[Version, ...] = (14, 15, 16, 17, 18)
+LONG = bool(os.environ.get("SLOTLAKE_TEST_LONG"))
+SERVER_VERSIONS: tuple[Version, ...] = (14, 15, 16, 17, 18, *IN_DEBIAN_ONLY * LONG)
 # Little memory for decoding: a transaction of a few hundred rows is streamed while it is in progress.
 _SERVER_CONF = {
     "shared_buffers": "16MB",
@@ -141,7 +143,7 @@ _SERVER_CONF = {
 
 
 class Servers:
-    """PostgreSQL of any version, each started when it is first asked for."""
+    """PostgreSQL of any version, each started when it is first asked for; 19 is one of Debian's packages."""
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
@@ -152,14 +154,15 @@ class Servers:
             absent = version in ARCHIVED_ONLY and not is_fetched(version)
             if absent and os.environ.get("SLOTLAKE_OFFLINE"):
                 pytest.skip(f"SLOTLAKE_OFFLINE is set, and PostgreSQL {version} has not been fetched")
-            running = temporary_postgres(version=version, conf=_SERVER_CONF)
+            programs = debian_postgres(version) if version in IN_DEBIAN_ONLY else None
+            running = temporary_postgres(version=version, conf=_SERVER_CONF, programs=programs)
             self._running[version] = self._stack.enter_context(running)
         return self._running[version]
 
 
 @pytest.fixture(scope="session")
 def servers() -> Iterator[Servers]:
-    """Servers 14 to 18 with ``servers(version)``, alive until the test run ends."""
+    """Servers 14 to 19 with ``servers(version)``, alive until the test run ends."""
     with ExitStack() as stack:
         yield Servers(stack)
 

@@ -24,6 +24,7 @@ from typing import Any
 
 import psycopg
 
+from slotlake.decoder.catalog.publication_tables import not_excepted
 from slotlake.decoder.catalog.type_texts import printed_by
 
 WHOLE = "*"
@@ -112,9 +113,10 @@ WITH held AS (
     FROM pg_publication WHERE pubname = ANY (%(publications)s))
 SELECT leaf, 'table ' || r.oid, p.since || CASE WHEN alone AND every{whole} THEN %(mark)s ELSE '' END
 FROM held JOIN pg_publication_rel r ON r.prrelid = member JOIN named p ON p.oid = r.prpubid
+WHERE NOT p.puballtables
 UNION ALL
 SELECT leaf, 'all ' || p.oid, p.since || CASE WHEN alone AND every THEN %(mark)s ELSE '' END
-FROM held, named p WHERE puballtables AND leaf = member
+FROM held, named p, pg_class c WHERE puballtables AND leaf = member AND c.oid = leaf{except}
 """
 _WITHOUT_LISTS = " AND r.prqual IS NULL AND r.prattrs IS NULL"
 _SCHEMAS = """
@@ -181,7 +183,8 @@ def rows_of_tables(
         publications: names of the publications that count.
     """
     lists = connection.info.server_version >= _FIRST_WITH_SCHEMAS
-    members = _MEMBERS.format(whole=_WITHOUT_LISTS if lists else "") + (_SCHEMAS if lists else "")
+    excepted = {"except": not_excepted(connection, "p", "c")}
+    members = _MEMBERS.format(whole=_WITHOUT_LISTS if lists else "", **excepted) + (_SCHEMAS if lists else "")
     return (
         _ATTRIBUTES,
         members,

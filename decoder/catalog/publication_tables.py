@@ -23,6 +23,7 @@ from slotlake.decoder.types.names import FIRST_NORMAL_OID
 
 _FIRST_WITH_LISTS = 150000  # column lists, row filters, FOR TABLES IN SCHEMA
 _FIRST_WITH_GENERATED = 180000  # generated columns can be published
+_FIRST_WITH_EXCEPT = 190000  # FOR ALL TABLES EXCEPT
 _FILTER_LOCK_MILLISECONDS = 200
 UNREAD_FILTER = '"the row filter of a locked table"'
 
@@ -83,7 +84,7 @@ _LISTED = """WITH RECURSIVE pub AS (
         WHERE a.pub = n.pub AND a.named = n.relid AND a.relid <> n.relid)
     UNION
     SELECT p.oid, c.oid FROM pub p JOIN pg_catalog.pg_class c ON {publishable}
-    WHERE p.puballtables AND CASE WHEN p.pubviaroot THEN NOT c.relispartition ELSE c.relkind = 'r' END
+    WHERE p.puballtables AND CASE WHEN p.pubviaroot THEN NOT c.relispartition ELSE c.relkind = 'r' END{except}
 ), climb AS (
     SELECT relid AS low, relid FROM entry
     UNION
@@ -131,7 +132,9 @@ _ENTRY = """LEFT JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid AND r
      AND NOT p.puballtables AND NOT EXISTS (
          SELECT FROM pg_catalog.pg_publication_namespace s
          WHERE s.pnpubid = p.oid AND s.pnnspid = c.relnamespace)"""
-_ATTNAMES = """(SELECT pg_catalog.array_agg(a.attname::text ORDER BY a.attnum) FROM pg_catalog.pg_attribute a
+# No column at all, as of a table with nothing but generated ones, is an empty array; NULL would mean all.
+_ATTNAMES = """(SELECT coalesce(pg_catalog.array_agg(a.attname::text ORDER BY a.attnum), '{{}}')
+        FROM pg_catalog.pg_attribute a
         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
           AND CASE WHEN r.prattrs IS NULL THEN {unlisted} ELSE a.attnum = ANY (r.prattrs) END)"""
 _UNLISTED = "a.attgenerated = ''"
@@ -209,7 +212,25 @@ def require_filter(row_filter: str | None, table: str) -> None:
 
 def _listed(connection: psycopg.Connection[Any]) -> str:
     schemas = _IN_SCHEMAS if connection.info.server_version >= _FIRST_WITH_LISTS else ""
-    return _LISTED.format(schemas=schemas, publishable=_PUBLISHABLE)
+    return _LISTED.format(
+        schemas=schemas, publishable=_PUBLISHABLE, **{"except": not_excepted(connection, "p", "c")}
+    )
+
+
+def not_excepted(connection: psycopg.Connection[Any], publication: str, table: str) -> str:
+    """Return the condition that a publication of all tables does not except a table, or a root above it.
+
+    Args:
+        connection: to the source, whose version decides.
+        publication: alias of a row of pg_publication.
+        table: alias of a row of pg_class.
+    """
+    if connection.info.server_version < _FIRST_WITH_EXCEPT:
+        return ""
+    return f""" AND NOT EXISTS (
+        SELECT FROM pg_catalog.pg_publication_rel x
+        WHERE x.prpubid = {publication}.oid AND x.prexcept AND (x.prrelid = {table}.oid
+            OR x.prrelid IN (SELECT relid FROM pg_catalog.pg_partition_ancestors({table}.oid))))"""
 
 
 def _filters(connection: psycopg.Connection[Any], entries: Collection[int]) -> dict[int, str]:

@@ -5,7 +5,7 @@ table is renamed, each ``regclass`` value that names it is.  The inner types of 
 composites count too.  Invariant: as long as all earlier traits of a column still exist, its values print the
 same text as before; new traits (a label, an object) do not change any existing text.  A label that was
 renamed and renamed back has a new version of its row of pg_enum (its xmin), because rows sent in between show
-the other name.
+the other name.  A server that prints a type otherwise than older versions gives it a trait (`LONG_LSN`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 import psycopg
 
+from slotlake.decoder.types import oids
 from slotlake.decoder.types.names import BUILTIN_NAMES, FIRST_GENBKI_OID, FIRST_NORMAL_OID
 
 NAME, OBJECT = "n", "g"
@@ -47,9 +48,11 @@ OBJECT_KINDS = {
     "regcollation": ("pg_collation", "true"),
     "regdatabase": ("pg_database", "true"),
 }
-_REG_DATABASE, _REG_DATABASE_ARRAY = 8326, 8327  # PostgreSQL 19, which `oids` does not have yet
+_FIRST_WITH_LONG_LSN = 190000  # it prints the lower half of a pg_lsn with eight digits
 REG_OIDS = {oid for oid, name in BUILTIN_NAMES.items() if name.removeprefix("_") in OBJECT_KINDS}
-REG_OIDS |= {_REG_DATABASE, _REG_DATABASE_ARRAY}
+# The text of these depends on the server's version; those of them that print otherwise have a trait.
+_OF_VERSION = {oids.PG_LSN, oids.PG_LSN_ARRAY}
+LONG_LSN = "lsn8"
 
 _TRAITS = f"""
 WITH RECURSIVE used (root, oid) AS (
@@ -79,6 +82,9 @@ GROUP BY 1, u.oid, k.kind
 UNION ALL
 SELECT u.root, t.typname FROM used u JOIN pg_catalog.pg_type t ON t.oid = u.oid
 WHERE t.typname LIKE 'reg%%' AND t.typtype = 'b' AND t.typelem = 0 AND t.oid < {FIRST_GENBKI_OID}
+UNION ALL
+SELECT u.root, '{LONG_LSN}' FROM used u
+WHERE u.oid = {oids.PG_LSN} AND current_setting('server_version_num')::int >= {_FIRST_WITH_LONG_LSN}
 """
 _OBJECTS = """
 SELECT x.oid::bigint, pg_catalog.left(pg_catalog.md5(x.oid::pg_catalog.{kind}::pg_catalog.text), {letters})
@@ -107,7 +113,7 @@ def printed_by(connection: psycopg.Connection[Any], types: Collection[int]) -> d
 
 def types_of_changing_text(types: Collection[int]) -> frozenset[int]:
     """Return those of these types, by OID, of which the text of a value may change without a change of it."""
-    return frozenset(oid for oid in types if oid >= FIRST_GENBKI_OID or oid in REG_OIDS)
+    return frozenset(oid for oid in types if oid >= FIRST_GENBKI_OID or oid in REG_OIDS | _OF_VERSION)
 
 
 def _objects(connection: psycopg.Connection[Any], kind: str) -> set[str]:

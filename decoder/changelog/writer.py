@@ -58,7 +58,12 @@ _PARQUET: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class BatchIdentity:
-    """The source of a batch, for its manifest."""
+    """The source of a batch, for its manifest.
+
+    Attributes:
+        quiet: a position, and the transaction id below which all had ended before it; None if an older one
+            was open.
+    """
 
     pipeline: str
     system_identifier: str
@@ -66,6 +71,7 @@ class BatchIdentity:
     database: str
     slot: str
     server_version: str
+    quiet: tuple[int, str] | None = None
 
 
 class _Parts:
@@ -234,6 +240,7 @@ class BatchWriter:
             "database": self._identity.database,
             "slot": self._identity.slot,
             "server_version": self._identity.server_version,
+            **_next_xid(self._identity, end),
             "start_lsn": format_lsn(self._start),
             "end_lsn": format_lsn(end),
             "first_commit_time": min(self._times).isoformat() if self._times else None,
@@ -256,6 +263,11 @@ class BatchWriter:
                 self._messages.close()
         shutil.rmtree(self._path, ignore_errors=True)
         release_renamed()
+
+
+def _next_xid(identity: BatchIdentity, end: int) -> dict[str, str]:
+    """What a batch that ends there says about the source's transaction ids."""
+    return {"next_xid": identity.quiet[1]} if identity.quiet is not None and end >= identity.quiet[0] else {}
 
 
 def empty_batch(directory: Path, identity: BatchIdentity, position: int) -> Batch:

@@ -118,14 +118,43 @@ PATTERNS = (
     _pattern(
         r"logical decoding cannot be used while in recovery",
         SourceError,
-        "the source is a standby of a version that has no logical decoding on standbys",
-        "use a standby of PostgreSQL 16 or later, or the primary",
+        "the source is a standby of a version that has no logical decoding on standbys, perhaps the primary "
+        "until a failover",
+        "point source.dsn at the primary (an address that follows it, or several hosts with "
+        "target_session_attrs=read-write), or use a standby of PostgreSQL 16 or later",
+    ),
+    _pattern(
+        r"^recovery is in progress",
+        SourceUnavailableError,
+        "the source is a standby now, and was the primary a moment ago",
+        "point source.dsn at the primary (an address that follows it, or several hosts with "
+        "target_session_attrs=read-write), then run the same command again",
     ),
     _pattern(
         r"logical decoding on (a )?standby requires",
         SourceError,
         "the WAL of the standby's primary lacks what logical decoding needs",
-        "ALTER SYSTEM SET wal_level = 'logical' on the primary, then restart it",
+        "ALTER SYSTEM SET wal_level = 'logical' on the primary, then restart it (from PostgreSQL 19 on, a "
+        "logical slot on the primary is enough where its wal_level is 'replica')",
+    ),
+    _pattern(
+        r"replication slots can only be used if .?wal_level",
+        SourceError,
+        "the server's wal_level is too low for replication slots",
+        "ALTER SYSTEM SET wal_level = 'logical', then restart the server",
+    ),
+    _pattern(
+        r"replication slots can only be used if .?max_replication_slots",
+        SourceError,
+        "the server allows no replication slots",
+        "ALTER SYSTEM SET max_replication_slots = 10, then restart the server",
+    ),
+    _pattern(
+        r"may not be used as an output plugin",
+        SourceError,
+        "the server does not let this output plugin be used",
+        "add it to output_plugin_libraries on the server, if every role with REPLICATION may use it, then "
+        "SELECT pg_reload_conf(); or use pgoutput (source.plugin)",
     ),
     _pattern(
         r"logical decoding requires .?wal_level|wal_level.* (must be|requires) .*logical",

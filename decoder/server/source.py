@@ -40,6 +40,8 @@ APPLICATION_NAME = "slotlake"
 CONNECT_TIMEOUT_SECONDS = 10
 Streaming = Literal["off", "on", "parallel"]
 Origin = Literal["any", "none"]
+# With wal_level = 'replica' the server writes what logical decoding needs while there is a logical slot.
+_FIRST_WITH_LOGICAL_AT_NEED = 190000
 _SHOWN_PARTS = ("host", "hostaddr", "port", "dbname", "user")
 _SECRET = ("password", "sslpassword", "oauth_client_secret")
 
@@ -164,7 +166,7 @@ def identify(dsn: str) -> ServerIdentity:
     """Ask the server for its identity (IDENTIFY_SYSTEM, protocol manual section 54.4).
 
     Raises:
-        SourceError: as :func:`connect_replication`, or when ``wal_level`` is not ``logical``.
+        SourceError: as :func:`connect_replication`, or when ``wal_level`` allows no logical decoding.
     """
     with source_session(dsn, replication=True) as connection:
         return identity_of(connection, dsn)
@@ -175,13 +177,14 @@ def identity_of(connection: psycopg.Connection[Any], dsn: str) -> ServerIdentity
     """:func:`identify` over a replication connection that is open already.
 
     Raises:
-        SourceError: wal_level is not logical.
+        SourceError: wal_level is too low for logical decoding.
     """
     row = connection.execute("IDENTIFY_SYSTEM").fetchone()
     level = connection.execute("SHOW wal_level").fetchone()
     assert row is not None
     assert level is not None
-    if level[0] != "logical":
+    version = connection.pgconn.server_version
+    if level[0] not in ({"logical", "replica"} if version >= _FIRST_WITH_LOGICAL_AT_NEED else {"logical"}):
         raise SourceError(
             f"the server's wal_level is {level[0]!r}; logical decoding needs 'logical'",
             where=redact(dsn),
@@ -191,7 +194,7 @@ def identity_of(connection: psycopg.Connection[Any], dsn: str) -> ServerIdentity
         system_identifier=str(row[0]),
         timeline=int(row[1]),
         database=str(row[3]),
-        server_version=connection.pgconn.server_version,
+        server_version=version,
         wal_level=str(level[0]),
         position=parse_lsn(str(row[2])),
     )

@@ -13,7 +13,7 @@ Rules: timeline.c (tliSwitchPoint), the replication commands IDENTIFY_SYSTEM and
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
@@ -33,14 +33,24 @@ _RECOVER = "run `slotlake recover`, which shows its plan before it changes anyth
 
 @dataclass(frozen=True)
 class Origin:
-    """Which cluster, and which timeline of it, something was read from."""
+    """Which cluster, and which timeline of it, something was read from.
+
+    Attributes:
+        next_xid: the transaction id below which all had ended before the end of what was read; "" if it is
+            not known (`decoder.slots.upgraded`).
+    """
 
     system_identifier: str
     timeline: int
+    next_xid: str = field(default="", compare=False)
 
 
 class HistoryError(SourceError):
     """The server does not continue the history from which the lake was filled."""
+
+
+class AnotherClusterError(HistoryError):
+    """The server is of another cluster than the one from which the lake was filled."""
 
 
 def switch_points(history: str) -> dict[int, int]:
@@ -121,7 +131,7 @@ def require_same(connection: psycopg.Connection[Any], origin: Origin, dsn: str) 
 
 def _check_cluster(server: ServerIdentity, origin: Origin, dsn: str) -> None:
     if server.system_identifier != origin.system_identifier:
-        raise HistoryError(
+        raise AnotherClusterError(
             f"this is another PostgreSQL cluster (system identifier {server.system_identifier}) than the one "
             f"from which the lake was filled ({origin.system_identifier})",
             where=redact(dsn),

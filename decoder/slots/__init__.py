@@ -1,5 +1,5 @@
 """Replication slots and the snapshots that belong to them.
 
-Others import `activity`, `capacity`, `confirm`, `failover`, `position`, `pressure`, `slot`, `visible` and
-`writers`.
+Others import `activity`, `capacity`, `comparable`, `confirm`, `failover`, `position`, `pressure`, `slot`,
+`upgraded`, `visible` and `writers`.
 """

@@ -11,7 +11,7 @@ standbys of synchronized_standby_slots; nothing is confirmed to the server.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -27,6 +27,7 @@ from slotlake.decoder.server.source import ServerIdentity, SourceSettings, ident
 from slotlake.decoder.server.waiting import WatchedConnection
 from slotlake.decoder.slots.failover import await_standbys, turn_failover
 from slotlake.decoder.slots.slot import SlotState, check_slot
+from slotlake.decoder.slots.upgraded import quiet_xid
 from slotlake.decoder.stream.options import Options, negotiate
 
 Question: TypeAlias = Callable[[WatchedConnection, SlotState], None]
@@ -60,12 +61,14 @@ class SourceState:
         options: pgoutput's options; None for another plugin.
         slot: None if it was not checked, because the caller's own stream reads it.
         settled: a position after everything that was committed before the check.
+        next_xid: the transaction id below which all had ended before; None if an older one was open.
     """
 
     server: ServerIdentity
     options: Options | None
     slot: SlotState | None
     settled: int
+    next_xid: str | None = None
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,8 @@ def prepare(
     """
     source, start = request.source, request.start
     state = look_at_source(request, own_stream=own_stream, ask=ask)
-    identity = identity_of(state.server, request.pipeline, source)
+    quiet = None if state.next_xid is None else (state.settled, state.next_xid)
+    identity = replace(identity_of(state.server, request.pipeline, source), quiet=quiet)
     forget_settled(request.changelog, start)
     existing_batch = batch_starting_at(request.changelog, start, request.until)
     if existing_batch is not None:
@@ -146,7 +150,8 @@ def look_at_source(
         if ask is not None and slot is not None:
             ask(connection, slot)
         check_publications(connection, source.publications)
-        return SourceState(server, options, slot, settled_position(connection))
+        next_xid = quiet_xid(connection)  # before the position: then that is behind their commits
+        return SourceState(server, options, slot, settled_position(connection), next_xid)
     raise AssertionError("unreachable")
 
 

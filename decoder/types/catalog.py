@@ -61,10 +61,12 @@ class TypeCatalog:
 
     Attributes:
         lc_monetary: the locale in which the source prints money, "" if it is not known.
+        long_lsn: the source prints the lower half of a pg_lsn with eight digits (PostgreSQL 19 on).
         ask: loads this catalog again; called once for each type that is looked up and not known.
     """
 
     lc_monetary: str = ""
+    long_lsn: bool = False
     ask: Callable[[], None] | None = None
     _types: dict[int, TypeEntry] = field(default_factory=dict)
     _asked: set[int] = field(default_factory=set)
@@ -117,6 +119,7 @@ class TypeCatalog:
         return None
 
 
+_FIRST_WITH_LONG_LSN = 190000
 _DOMAINS_MAX = 100  # domain over domain over …; it ends a circle, which a damaged catalog could have
 
 _QUERY = f"""
@@ -149,6 +152,7 @@ def load_types(connection: psycopg.Connection[Any], catalog: TypeCatalog | None 
     It costs one query of a few hundred rows; repeat it when `TypeCatalog.lacks` a type.
     """
     catalog = TypeCatalog() if catalog is None else catalog
+    catalog.long_lsn = connection.info.server_version >= _FIRST_WITH_LONG_LSN
     with connection.cursor(row_factory=psycopg.rows.tuple_row) as cursor:
         cursor.execute("SELECT pg_catalog.current_setting('lc_monetary')")
         catalog.lc_monetary = str((cursor.fetchone() or ("",))[0])
@@ -179,7 +183,7 @@ _RANGES = {
 _VECTORS = {"int2vector": "int2", "oidvector": "oid"}  # base types in SQL, arrays in binary
 _CATALOG_ROWS = {
     *("pg_type", "pg_attribute", "pg_proc", "pg_class", "pg_database", "pg_authid", "pg_auth_members"),
-    *("pg_shseclabel", "pg_subscription"),
+    *("pg_shseclabel", "pg_subscription", "pg_parameter_acl"),
 }
 
 

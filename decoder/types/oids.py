@@ -1,6 +1,6 @@
 """OIDs of PostgreSQL's own types, by their names in pg_type; ``X_ARRAY`` is the array of X.
 
-Made by ``python -m tests.decoder.type_oids`` from the catalogs of PostgreSQL 16 and 18; not to be edited.
+Made by ``python -m tests.decoder.type_oids`` from the catalogs of PostgreSQL 16, 18 and 19; not to be edited.
 `tests/decoder/test_type_oids.py` compares it with the servers.  A type's OID never changes.
 """
 
@@ -105,6 +105,7 @@ VARBIT = 1562
 VARBIT_ARRAY = 1563
 NUMERIC = 1700
 REFCURSOR = 1790
+PG_PARAMETER_ACL = 2173
 REFCURSOR_ARRAY = 2201
 REGPROCEDURE = 2202
 REGOPER = 2203
@@ -178,3 +179,7 @@ TSMULTIRANGE_ARRAY = 6152
 TSTZMULTIRANGE_ARRAY = 6153
 DATEMULTIRANGE_ARRAY = 6155
 INT8MULTIRANGE_ARRAY = 6157
+OID8 = 6437
+OID8_ARRAY = 6442
+REGDATABASE = 6490
+REGDATABASE_ARRAY = 6491

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 
 from slotlake.decoder.changelog.batches import Batch, batch_starting_at
 from slotlake.decoder.lsn import format_lsn
+from slotlake.decoder.server.timeline import AnotherClusterError
 from slotlake.decoder.slots.slot import ExportedSnapshot, create_slot
 from slotlake.infra.advance.findings import require_same_content, require_whole
 from slotlake.infra.advance.gates import forget_refused
 from slotlake.infra.advance.steps import Totals, apply_and_publish, apply_named, publish_named
+from slotlake.infra.advance.upgraded import go_on_upgraded
 from slotlake.infra.config.identity import note_identity
 from slotlake.infra.copy.joining_record import note_changes
 from slotlake.infra.journal.batches import note_pulled
@@ -73,6 +75,8 @@ def _pull_to(
 def require_fit(pipeline: OpenPipeline, *, at_snapshot: bool) -> int:
     """Check that source, slot, lake and change log are fit for a pull, and return the lake's position.
 
+    After a major upgrade of the server that has kept the slot, the position is taken to that slot first.
+
     Args:
         pipeline: a pipeline whose lake has its tables.
         at_snapshot: the pull ends at a snapshot of the source.
@@ -80,7 +84,10 @@ def require_fit(pipeline: OpenPipeline, *, at_snapshot: bool) -> int:
     position = pipeline.position()
     require_own_slot_name(pipeline)
     note_identity(pipeline.file, pipeline.lake, slot=False)
-    follow_history(pipeline, position)
+    try:
+        follow_history(pipeline, position)
+    except AnotherClusterError as error:
+        position = go_on_upgraded(pipeline, position, error)
     require_whole(pipeline, at_snapshot=at_snapshot)
     require_same_content(pipeline, position)
     return position

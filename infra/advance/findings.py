@@ -23,7 +23,7 @@ from slotlake.decoder.errors import ChangeLogError, LakeError, SlotBusyError, Sl
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.position import page_floor
 from slotlake.decoder.server.source import redact, source_session
-from slotlake.decoder.server.timeline import HistoryError, require_history
+from slotlake.decoder.server.timeline import AnotherClusterError, HistoryError, require_history
 from slotlake.decoder.slots.slot import check_slot, inspect_slot
 from slotlake.decoder.stream.overlap import contradiction
 from slotlake.infra.process_lock import is_process_alive, release_process_lock, take_process_lock
@@ -210,11 +210,26 @@ def _lake_finding(damage: Damage) -> Finding:
     return Finding(f"table {damage.kind}", damage.what, repair, [str(damage.table)])
 
 
-def _source_findings(pipeline: OpenPipeline, position: int) -> list[Finding]:
-    from slotlake.infra.source.history import lake_origin
+def is_upgraded(pipeline: OpenPipeline, position: int) -> bool:
+    """Return whether pg_upgrade has made the server of the lake's, and the next sync goes on with its slot.
+
+    Raises:
+        HistoryError: the server does not continue the lake's history, or that is not proven.
+    """
+    from slotlake.infra.source.history import lake_origin, upgraded_slot
 
     try:
         require_history(pipeline.source.dsn, lake_origin(pipeline), position)
+    except AnotherClusterError as error:
+        upgraded_slot(pipeline, position, error)
+        return True
+    return False
+
+
+def _source_findings(pipeline: OpenPipeline, position: int) -> list[Finding]:
+    try:
+        if is_upgraded(pipeline, position):
+            return []
     except HistoryError as error:
         return [Finding("history", error.what, "renew")]
     findings = _publication_findings(pipeline) or [*_slot_findings(pipeline, position)]
@@ -353,7 +368,6 @@ def quick_findings(pipeline: OpenPipeline) -> list[Finding]:
 
     Waits for nobody; what cannot be asked now is left out.
     """
-    from slotlake.infra.source.history import lake_origin
     from slotlake.spark.maintenance.integrity import find_damage
 
     findings: list[Finding] = []
@@ -361,8 +375,9 @@ def quick_findings(pipeline: OpenPipeline) -> list[Finding]:
         damages = without_recorded(pipeline, find_damage(pipeline.lake, pipeline.name))
         findings += [_lake_finding(damage) for damage in damages]
         position = pipeline.position()
-        require_history(pipeline.source.dsn, lake_origin(pipeline), position)
-        findings += _publication_findings(pipeline) or [*_restored_findings(pipeline, position, peek=False)]
+        if not is_upgraded(pipeline, position):
+            restored = _restored_findings(pipeline, position, peek=False)
+            findings += _publication_findings(pipeline) or restored
         findings += _recovery_findings_for_status(pipeline)
     except HistoryError as error:
         findings.append(Finding("history", error.what, "renew"))

@@ -12,6 +12,7 @@ from slotlake.decoder.copy.table import CopiedFile, copy_table
 from slotlake.decoder.server.privileges import require_readable
 from slotlake.decoder.server.source import source_errors, source_session
 from slotlake.decoder.slots.slot import ExportedSnapshot
+from slotlake.decoder.slots.upgraded import xid_of_snapshot
 from slotlake.infra.config.modes import derived_modes
 from slotlake.infra.copy.described import Described, require_as_copied, schemas_at
 from slotlake.infra.copy.states import unmark_process
@@ -118,6 +119,7 @@ def copy_all(
 
     described = Described.at(pipeline, snapshot, tables)
     schemas = described.schemas
+    next_xid = xid_of_snapshot(pipeline.source.dsn, snapshot.snapshot)
     # The snapshot was made before: all that it shows was committed by then.
     committed_by = source_clock(pipeline)
     try:
@@ -128,7 +130,8 @@ def copy_all(
             names = {each.table for each in copies}
             copy.leave_out([schema for schema in schemas.values() if schema.source_name not in names])
             if copies or not (remaining or never_finishes(attempt)):
-                point = copy_point(pipeline, snapshot.lsn, "copy", sum(each.rows for each in copies))
+                rows = sum(each.rows for each in copies)
+                point = copy_point(pipeline, snapshot.lsn, "copy", rows, next_xid=next_xid)
                 note_copied(pipeline.file.state_dir, names, snapshot.lsn)
                 copy.publish(replace(point, commit_time=committed_by))
     except BaseException:
@@ -203,7 +206,9 @@ def copy_into(
     return files
 
 
-def copy_point(pipeline: OpenPipeline, lsn: int, kind: str, rows: int, name: str = "") -> Point:
+def copy_point(
+    pipeline: OpenPipeline, lsn: int, kind: str, rows: int, name: str = "", next_xid: str = ""
+) -> Point:
     """Describe the consistency point of a copy.
 
     Args:
@@ -212,12 +217,13 @@ def copy_point(pipeline: OpenPipeline, lsn: int, kind: str, rows: int, name: str
         kind: of the point, as "copy" or "backfill".
         rows: how many rows were copied.
         name: what was copied, to tell points of one LSN apart.
+        next_xid: as `Origin` has it.
     """
     from slotlake.decoder.lsn import format_lsn
     from slotlake.infra.source.history import server_origin
     from slotlake.spark.publish.commits import Point
 
-    origin = server_origin(pipeline)
+    origin = replace(server_origin(pipeline), next_xid=next_xid)
     batch = "-".join(part for part in (kind, format_lsn(lsn).replace("/", "_"), name) if part)
     return Point(pipeline.name, lsn, batch, digest="", kind=kind, changes=rows, origin=origin)
 

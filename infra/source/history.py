@@ -12,11 +12,15 @@ import shutil
 from typing import TYPE_CHECKING
 
 from slotlake.decoder.assembly.prepared import forget_from
-from slotlake.decoder.changelog.batches import Batch, batch_positions, batches
+from slotlake.decoder.changelog.batches import Batch, batch_positions, batch_starting_at, batches
+from slotlake.decoder.errors import SlotError
 from slotlake.decoder.lsn import format_lsn
-from slotlake.decoder.server.timeline import Origin, require_history
+from slotlake.decoder.server.timeline import AnotherClusterError, HistoryError, Origin, require_history
+from slotlake.decoder.slots.upgraded import UpgradedSlot, require_upgraded_slot
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from slotlake.infra.pipeline_open import OpenPipeline
 
 _log = logging.getLogger(__name__)
@@ -57,10 +61,35 @@ def follow_history(pipeline: OpenPipeline, position: int) -> None:
         _forget_dead_branches(pipeline, position, continuation.history)
 
 
+def upgraded_slot(pipeline: OpenPipeline, position: int, error: AnotherClusterError) -> UpgradedSlot:
+    """Return the slot that pg_upgrade has kept for this pipeline.
+
+    Args:
+        pipeline: the pipeline, whose server is of another cluster than its lake.
+        position: the lake's position.
+        error: what says so.
+
+    Raises:
+        HistoryError: that is not proven; or the given error, if no slot is there that could be one.
+    """
+    origin = lake_origin(pipeline)
+    assert origin is not None
+    try:
+        slot = require_upgraded_slot(pipeline.source, origin, position)
+    except SlotError:
+        raise error from None
+    waiting = batch_starting_at(pipeline.file.changelog_dir, position)
+    if waiting is not None and not waiting.empty and waiting.end_lsn != slot.position:
+        raise HistoryError(
+            f"{error.what}, and batch {waiting.name} of the old cluster waits to be applied",
+            where=error.where,
+            way_out=error.way_out,
+        )
+    return slot
+
+
 def _forget_dead_branches(pipeline: OpenPipeline, position: int, history: dict[int, int]) -> None:
     """Remove batches not in the lake yet, of a timeline that the server left before their end."""
-    from slotlake.spark.publish import sidecar
-
     for path in batches(pipeline.file.changelog_dir):
         positions = batch_positions(path.name)
         if positions is None or positions[0] < position:
@@ -70,6 +99,13 @@ def _forget_dead_branches(pipeline: OpenPipeline, position: int, history: dict[i
             _log.warning(
                 "batch %s reaches beyond the failover at %s: pulled again", path.name, format_lsn(switch_lsn)
             )
-            shutil.rmtree(sidecar.place(path), ignore_errors=True)
-            shutil.rmtree(path)
+            remove_batch(path)
             forget_from(pipeline.file.changelog_dir, position)
+
+
+def remove_batch(path: Path) -> None:
+    """Remove a batch that is not in the lake, with its sidecar."""
+    from slotlake.spark.publish import sidecar
+
+    shutil.rmtree(sidecar.place(path), ignore_errors=True)
+    shutil.rmtree(path)

@@ -12,7 +12,7 @@ through the stream, and it is only noted.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -133,6 +133,31 @@ def repartitioned(pipeline: OpenPipeline, mirrors: Sequence[TableSchema]) -> set
 
         write_schemas(pipeline.lake, [replace(table, partitions=_written(now[table])) for table in grown])
     return {(table.schema, table.table) for table in changed}
+
+
+def upgraded_partitions(
+    connection: psycopg.Connection[Any], table: TableSchema, is_older: Callable[[int], bool]
+) -> str:
+    """Return what a table's shape says of its partitions, as pg_upgrade has made them anew.
+
+    Args:
+        connection: to the upgraded source.
+        table: a table that the lake follows.
+        is_older: whether a transaction id was given before the upgrade ended.
+
+    Returns:
+        The same partitions with their new transactions; what was said before if not all are the same.
+    """
+    before = json.loads(table.partitions) if table.partitions else {}
+    if not before:
+        return table.partitions
+    now = _nodes(connection, table.relation_id)
+    same = {
+        oid: now[oid]
+        for oid in before
+        if oid in now and now[oid][0] == before[oid][0] and is_older(int(now[oid][1]))
+    }
+    return _written(same) if len(same) == len(before) else table.partitions
 
 
 def _in_trees(connection: psycopg.Connection[Any], relation_ids: Sequence[int]) -> set[int]:

@@ -20,9 +20,10 @@ from slotlake.decoder.errors import LockedError, PipelineFileError, SlotBusyErro
 from slotlake.decoder.server.position import source_position
 from slotlake.decoder.server.source import ServerIdentity, identify, redact, source_session
 from slotlake.decoder.slots.capacity import capacity, require_free_slot
+from slotlake.decoder.slots.comparable import require_comparable
 from slotlake.decoder.slots.slot import check_slot, inspect_slot
 from slotlake.decoder.stream.options import negotiate
-from slotlake.infra.advance.findings import WAY_OUT, quick_findings
+from slotlake.infra.advance.findings import WAY_OUT, is_upgraded, quick_findings
 from slotlake.infra.advance.gates import suites_read
 from slotlake.infra.config.identity import require_same_lake
 from slotlake.infra.config.private_files import privately
@@ -176,6 +177,7 @@ def _both_sides(look: _Look) -> None:
     make("warehouse", lambda: _warehouse(look))
     make("state folder", lambda: _state_folder(look))
     make("slot", lambda: _slot(look), "logical decoding", "catalog")
+    make("positions", lambda: require_comparable(look.pipeline.source), "logical decoding")
     make("WAL senders", lambda: _senders(look), "logical decoding")
     _published(look)
     if any(section.expectations for section in look.pipeline.file.tables.values()):
@@ -260,6 +262,8 @@ def _state_folder(look: _Look) -> str:
 def _slot(look: _Look) -> str:
     pipeline, name = look.pipeline, look.pipeline.source.slot
     with source_session(look.dsn, "looking at the slot") as connection:
+        if look.position is not None and is_upgraded(pipeline, look.position):
+            return f"{name} was kept by pg_upgrade, and the next sync goes on with it"
         if look.initialised:
             require_own_slot_name(pipeline)
             check_slot(connection, pipeline.source, position=look.position, wait_seconds=0.0)

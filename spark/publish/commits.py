@@ -47,6 +47,7 @@ __all__ = ["commits_name", "position_of"]  # for those who write the table too
 LSN = catalog_metadata.LSN
 BATCH, DIGEST, PIPELINE = "slotlake.batch", "slotlake.digest", "slotlake.pipeline"
 SYSTEM, TIMELINE = "slotlake.system-identifier", "slotlake.timeline"
+NEXT_XID = "slotlake.next-xid"
 ABANDONED_PROPERTY = "slotlake.left"  # histories that the source gave up (spark/publish/rewind_position.py)
 PREPARED = "slotlake.prepared"  # transactions with changes that wait for their outcome
 LAG = "slotlake.lag-seconds"  # of the newest point with transactions: from the oldest commit to publication
@@ -287,9 +288,17 @@ def newest_lag(metadata: Metadata) -> float | None:
 
 
 def _origin_summary(point: Point, present: Metadata) -> dict[str, str]:
-    """The server that the lake was fed from last."""
-    origin = point.origin or origin_of(present)
-    return {} if origin is None else {SYSTEM: origin.system_identifier, TIMELINE: str(origin.timeline)}
+    """The server that the lake was fed from last, and its next transaction id at this position, if known."""
+    before = origin_of(present)
+    origin = point.origin or before
+    if origin is None:
+        return {}
+    next_xid = origin.next_xid if point.origin else ""
+    newest = catalog_metadata.newest_of_a_point(present)
+    if before == origin and catalog_metadata.summary(newest).get(LSN) == format_lsn(point.position):
+        next_xid = next_xid or before.next_xid  # a table that joins or is read again at the same position
+    said = {SYSTEM: origin.system_identifier, TIMELINE: str(origin.timeline)}
+    return said | {NEXT_XID: next_xid} if next_xid else said
 
 
 def _prepared_summary(point: Point, present: Metadata) -> dict[str, str]:
@@ -319,7 +328,7 @@ def origin_of(metadata: Metadata) -> Origin | None:
     summary = catalog_metadata.summary(catalog_metadata.newest_of_a_point(metadata))
     if SYSTEM not in summary or TIMELINE not in summary:
         return None
-    return Origin(summary[SYSTEM], int(summary[TIMELINE]))
+    return Origin(summary[SYSTEM], int(summary[TIMELINE]), summary.get(NEXT_XID, ""))
 
 
 def pins_of(table: Loaded, *, as_written: bool = False) -> Pins:

@@ -152,7 +152,10 @@ def point_of(batch: ChangeBatch, pipeline: str) -> Point:
 def _origin(batch: ChangeBatch) -> Origin | None:
     manifest = batch.manifest
     is_known = "system_identifier" in manifest and "timeline" in manifest
-    return Origin(str(manifest["system_identifier"]), int(manifest["timeline"])) if is_known else None
+    if not is_known:
+        return None
+    next_xid = str(manifest.get("next_xid", ""))
+    return Origin(str(manifest["system_identifier"]), int(manifest["timeline"]), next_xid)
 
 
 def is_pending(catalog: Catalog, point: Point, start: int) -> bool:

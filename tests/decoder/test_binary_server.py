@@ -272,7 +272,10 @@ def test_names_behind_numbers_are_withheld(server: Connection, catalog: TypeCata
 
 
 def test_an_extension_by_its_send_function(server: Connection, catalog: TypeCatalog) -> None:
-    server.execute("CREATE EXTENSION IF NOT EXISTS vector SCHEMA tb")
+    try:
+        server.execute("CREATE EXTENSION IF NOT EXISTS vector SCHEMA tb")
+    except psycopg.errors.FeatureNotSupported:
+        pytest.skip("this server was installed without pgvector, which the wheel's has")
     load_types(server, catalog)
     agree(server, catalog, "SELECT t::tb.vector FROM (VALUES ('[1,2.5,-0]'), ('[1e-30,3e30]')) x (t)")
     agree(server, catalog, "SELECT ARRAY['[1,2.5]'::tb.vector]")

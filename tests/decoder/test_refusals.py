@@ -41,6 +41,48 @@ REFUSED = [
     (RAISED.format("XX001"), False, "the server failed", "REINDEX"),
     (RAISED.format("54000"), False, "larger than the server can send", "tables.<name>.columns"),
     (RAISED.format("P0001"), False, "PostgreSQL refused", "SQLSTATE P0001"),
+    # As a server says it that is no primary any more, or was set up otherwise (logical.c, slot.c, 14 to 19).
+    *(
+        (f"DO $$ BEGIN RAISE EXCEPTION '{words}' USING ERRCODE = '{state}'; END $$", later, said, way_out)
+        for words, state, later, said, way_out in [
+            ("recovery is in progress", "55000", True, "is a standby now", "target_session_attrs"),
+            (
+                "logical decoding cannot be used while in recovery",
+                "55000",
+                False,
+                "perhaps the primary until a failover",
+                "target_session_attrs",
+            ),
+            (
+                'logical decoding on standby requires "effective_wal_level" >= "logical" on the primary',
+                "55000",
+                False,
+                "the standby.s primary lacks",
+                "a logical slot on the primary",
+            ),
+            (
+                "replication slots can only be used if wal_level >= replica",
+                "55000",
+                False,
+                "wal_level is too low",
+                "wal_level = 'logical'",
+            ),
+            (
+                'replication slots can only be used if "max_replication_slots" > 0',
+                "55000",
+                False,
+                "allows no replication slots",
+                "max_replication_slots = 10",
+            ),
+            (
+                'library "wal2json" may not be used as an output plugin',
+                "42501",
+                False,
+                "does not let this output plugin",
+                "output_plugin_libraries",
+            ),
+        ]
+    ),
 ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -14,10 +15,13 @@ from slotlake.decoder.catalog.publications import (
     unfit_tables,
 )
 from slotlake.decoder.errors import SlotError, SourceError
-from slotlake.decoder.server.source import connect, identify
+from slotlake.decoder.server.source import SourceSettings, connect, identify
+from slotlake.decoder.slots import comparable
+from slotlake.decoder.slots.comparable import require_comparable
 from slotlake.decoder.slots.confirm import confirm
 from slotlake.decoder.slots.slot import create_slot, drop_slot, inspect_slot
-from tests.conftest import Database
+from slotlake.infra.local.postgres import Version
+from tests.conftest import SERVER_VERSIONS, Database
 from tests.decoder.sources import confirmed_flush, insert_position, settings, slotted
 
 
@@ -27,7 +31,7 @@ def test_identity(database: Database) -> None:
     assert (server.system_identifier, server.database, server.wal_level) == (told, database.name, "logical")
     assert server.timeline == 1
     assert server.position <= insert_position(database)
-    assert server.version_text.startswith("18.")
+    assert server.version_text.startswith(f"{database.server.version}.")
 
 
 def test_a_slot_is_made_seen_moved_and_dropped(database: Database) -> None:
@@ -182,3 +186,32 @@ def test_making_a_publication(database: Database) -> None:
         create_publication(connection, "p", [("public", "t")])
         assert missing_publications(connection, ("p", "q")) == ["q"]
         assert [t.table for t in source_tables(connection, ("p",))] == ["t"]
+
+
+@pytest.mark.parametrize("version", SERVER_VERSIONS)
+def test_the_wals_end_and_a_slots_position_are_comparable(
+    database_on: Callable[[Version], Database], version: Version
+) -> None:
+    database = database_on(version)
+    source = SourceSettings(database.dsn, ("p",), f"slot_{database.name}")
+    assert "are comparable" in require_comparable(source)
+    left = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"
+    assert database.execute(left) == [(0,)]
+
+
+def test_an_open_transaction_delays_no_comparison(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comparable, "_WAIT_MILLISECONDS", 200)
+    source = SourceSettings(database.dsn, ("p",), f"slot_{database.name}")
+    with database.connect() as other:
+        other.execute("BEGIN; SELECT txid_current()")
+        assert "transactions are open" in require_comparable(source)
+        other.execute("ROLLBACK")
+
+
+def test_positions_that_are_counted_apart_are_told() -> None:
+    comparable.judge(0x2000018, 0x2000000, 0x2000060, "here")  # directly behind a page's header
+    for before, slot, after in ((0x2000100, 0x2000080, 0x2000200), (0x2000100, 0x9000000, 0x2000200)):
+        with pytest.raises(SourceError, match="counts the two apart"):
+            comparable.judge(before, slot, after, "here")

@@ -12,9 +12,10 @@ from typing import Any
 import psycopg
 
 from slotlake.infra.local.postgres import temporary_postgres
+from tests.debian_postgres import IN_DEBIAN_ONLY, debian_postgres
 
 MODULE = Path(__file__).parents[2] / "decoder" / "types" / "oids.py"
-_VERSIONS = (16, 18)
+_VERSIONS = (16, 18, 19)
 # Without pseudo-types and `unknown`, of which no column can be.
 _PINNED = """
 SELECT oid::bigint, typname FROM pg_catalog.pg_type WHERE oid < 10000 AND typcategory NOT IN ('P', 'X')
@@ -44,10 +45,14 @@ def main() -> None:
     """Write the module."""
     types: dict[str, int] = {}
     for version in _VERSIONS:
-        with temporary_postgres(version=version) as server, psycopg.connect(server.dsn()) as connection:  # type: ignore[arg-type]
+        programs = debian_postgres(version) if version in IN_DEBIAN_ONLY else None
+        with (
+            temporary_postgres(version=version, programs=programs) as server,  # type: ignore[arg-type]
+            psycopg.connect(server.dsn()) as connection,
+        ):
             types |= pinned_types(connection)
     lines = [f"{name} = {oid}" for name, oid in sorted(types.items(), key=lambda each: each[1])]
-    MODULE.write_text(_HEAD.format(versions=" and ".join(map(str, _VERSIONS))) + "\n".join(lines) + "\n")
+    MODULE.write_text(_HEAD.format(versions="{}, {} and {}".format(*_VERSIONS)) + "\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

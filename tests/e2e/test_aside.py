@@ -261,22 +261,31 @@ def test_refusals_that_were_asked_for(database: Database, session: Any, tmp_path
 
 
 def test_a_table_without_columns(database: Database, session: Any, tmp_path: Path) -> None:
-    """From the start, when it joins, and when its last column is dropped."""
+    """From the start, when it joins, and when its last column is dropped; also if none is published."""
     five_rows(database, "good", "emptied")
-    database.execute("CREATE TABLE never (); CREATE PUBLICATION shop FOR ALL TABLES")
+    database.execute("CREATE TABLE never (); CREATE TABLE virtual (v int GENERATED ALWAYS AS (1) VIRTUAL)")
+    database.execute("CREATE TABLE stored (v int GENERATED ALWAYS AS (1) STORED)")
+    database.execute("CREATE PUBLICATION shop FOR ALL TABLES")
     with Pipeline.open(pipeline_file(tmp_path, database, [])) as pipeline:
-        assert list(pipeline.init().set_aside) == ["public.never"]
+        first = ["public.never", "public.stored", "public.virtual"]
+        assert sorted(pipeline.init().set_aside) == first
         database.execute("INSERT INTO never DEFAULT VALUES; UPDATE good SET v = 'x'")
-        assert list(pipeline.sync().set_aside) == ["public.never"]
+        database.execute("ALTER TABLE never REPLICA IDENTITY FULL; DELETE FROM never; TRUNCATE never")
+        database.execute(
+            "INSERT INTO virtual DEFAULT VALUES; INSERT INTO stored DEFAULT VALUES; TRUNCATE virtual"
+        )
+        assert sorted(pipeline.sync().set_aside) == first
         database.execute("CREATE TABLE later (); INSERT INTO later DEFAULT VALUES")
+        database.execute("ALTER TABLE emptied ADD w int GENERATED ALWAYS AS (1) VIRTUAL")
         database.execute("ALTER TABLE emptied DROP v; ALTER TABLE emptied DROP id")
         database.execute("INSERT INTO emptied DEFAULT VALUES; UPDATE good SET v = 'y'")
-        none = {"public.never", "public.later", "public.emptied"}
+        none = {*first, "public.later", "public.emptied"}
         assert set(pipeline.sync().set_aside) == none
         assert len(list(pipeline.rows("emptied"))) == 5  # its last good content
         assert set(pipeline.sync().set_aside) == none
         _equal(database, pipeline, "good")
-        for table in ("never", "later", "emptied"):
+        database.execute("ALTER TABLE emptied DROP w; ALTER TABLE virtual DROP v; ALTER TABLE stored DROP v")
+        for table in ("never", "virtual", "stored", "later", "emptied"):
             database.execute(f"ALTER TABLE {table} ADD id int DEFAULT 7")
         told = [each.change for each in pipeline.schema_changes().pending if each.table == "public.never"]
         assert len(told) == 1
@@ -284,7 +293,7 @@ def test_a_table_without_columns(database: Database, session: Any, tmp_path: Pat
         report = pipeline.sync()
         assert report.set_aside == {}
         assert set(report.resumed) == none
-        _equal(database, pipeline, "good", "never", "later", "emptied")
+        _equal(database, pipeline, "good", "never", "virtual", "stored", "later", "emptied")
         database.execute("INSERT INTO emptied VALUES (8); INSERT INTO never VALUES (9)")
         pipeline.sync()
         _equal(database, pipeline, "good", "never", "later", "emptied")

@@ -220,4 +220,5 @@ def test_wal_level(run: Command, tmp_path: Path) -> None:
         with psycopg.connect(server.dsn(), autocommit=True) as connection:
             connection.execute("CREATE TABLE t (id int PRIMARY KEY)")
         file = pipeline_file(tmp_path, Database(server, "postgres"), ["t"])
-        run("init", file).expect(3, "wal_level")
+        if server.version < 19:  # from then on it is enough
+            run("init", file).expect(3, "wal_level")

@@ -133,7 +133,16 @@ def test_a_server_that_does_not_answer_leaves_the_rest_unjudged(shop: Path, data
         _error(shop, "source", "cannot be reached")
         report = validate(shop)
     assert {check.name for check in report.checks if check.result == "not checked"} == {
-        *("logical decoding", "options", "slot", "WAL senders", "publications", "tables", "lake"),
+        *(
+            "logical decoding",
+            "options",
+            "slot",
+            "positions",
+            "WAL senders",
+            "publications",
+            "tables",
+            "lake",
+        ),
     }
 
 

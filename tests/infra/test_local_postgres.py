@@ -38,7 +38,7 @@ def test_a_server_starts_takes_password_logins_and_is_set_for_logical_decoding(v
     with temporary_postgres(version=version) as server:
         with psycopg.connect(server.dsn()) as connection:
             row = connection.execute("SELECT current_setting('server_version_num')::int / 10000").fetchone()
-            assert row == (version,)
+            assert row == (server.version,)
             assert connection.execute("SHOW wal_level").fetchone() == ("logical",)
             assert connection.execute("SHOW password_encryption").fetchone() == ("scram-sha-256",)
         with psycopg.connect(server.dsn(unix_socket=True)) as connection:

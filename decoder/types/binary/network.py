@@ -111,15 +111,16 @@ def tid(data: bytes) -> str:
     return text
 
 
-def lsn(data: bytes) -> str:
-    """``high/low`` in hexadecimal.
+def lsn(data: bytes, *, long: bool = False) -> str:
+    """``high/low`` in hexadecimal; ``long``: the lower half has eight digits, as from PostgreSQL 19 on.
 
     Raises:
         TextError: the value does not have 8 bytes.
     """
     if len(data) != 8:
         raise TextError("a binary pg_lsn that does not have 8 bytes")
-    return f"{int.from_bytes(data[:4], 'big'):X}/{int.from_bytes(data[4:], 'big'):X}"
+    low = int.from_bytes(data[4:], "big")
+    return f"{int.from_bytes(data[:4], 'big'):X}/" + (f"{low:08X}" if long else f"{low:X}")
 
 
 def snapshot(data: bytes) -> str:

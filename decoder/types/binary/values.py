@@ -37,7 +37,7 @@ _BASE: dict[str, Printer] = {
     "int2": partial(numbers.integer, size=2, signed=True),
     "int4": partial(numbers.integer, size=4, signed=True),
     "int8": partial(numbers.integer, size=8, signed=True),
-    "xid8": partial(numbers.integer, size=8, signed=False),
+    **dict.fromkeys(("xid8", "oid8"), partial(numbers.integer, size=8, signed=False)),
     **dict.fromkeys(("oid", "xid", "cid"), partial(numbers.integer, size=4, signed=False)),
     "float4": numbers.float4,
     "float8": numbers.float8,
@@ -55,7 +55,6 @@ _BASE: dict[str, Printer] = {
     "macaddr8": partial(network.mac, size=8),
     **dict.fromkeys(("bit", "varbit"), network.bits),
     "tid": network.tid,
-    "pg_lsn": network.lsn,
     **dict.fromkeys(("pg_snapshot", "txid_snapshot"), network.snapshot),
     "point": geometry.point,
     "lseg": geometry.lseg,
@@ -80,7 +79,7 @@ _STATISTICS = "planner statistics, in a format that only this version of the ser
 _NO_BINARY = "it has no binary format"
 _NAMED = (
     "regproc", "regprocedure", "regoper", "regoperator", "regclass", "regtype", "regconfig",
-    "regdictionary", "regnamespace", "regrole", "regcollation",
+    "regdictionary", "regnamespace", "regrole", "regcollation", "regdatabase",
 )  # fmt: skip
 WITHHELD: dict[str, str] = {
     **dict.fromkeys(_NAMED, _NAMES),
@@ -158,6 +157,8 @@ def _base(entry: TypeEntry, catalog: TypeCatalog) -> Printer:
     name = entry.name
     if name == "money":
         return partial(numbers.money, locale=catalog.lc_monetary)
+    if name == "pg_lsn":
+        return partial(network.lsn, long=catalog.long_lsn)
     if WITHHELD.get(name) is _NAMES:
         return partial(_name_of, name=name)
     printer = _BASE.get(name) or _EXTENSIONS.get(entry.send)

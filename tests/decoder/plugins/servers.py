@@ -41,7 +41,7 @@ def plugin_server() -> Iterator[EmbeddedPostgres]:
     """The running server, deleted afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="slotlake-test-pg-"))
     server = EmbeddedPostgres(folder, version=16, conf=CONF, dies_with_parent=True)
-    server._binaries = Binaries(FOLDER / "bin")
+    server._binaries = Binaries(FOLDER / "bin", server.version)
     try:
         server.start()
         _trust_plugins(server)

@@ -34,7 +34,8 @@ def standby_of(
     user.own(folder)
     with psycopg.connect(primary.dsn(), autocommit=True) as admin:
         admin.execute("SELECT pg_create_physical_replication_slot(%s, true)", [SLOT])
-        programs = binaries(16 if primary.version == 16 else 18, user).bin  # 18's work for 17 too
+        own = Path(primary.program("postgres")).with_name("pg_basebackup")  # an archive has none
+        programs = own.parent if own.exists() else binaries(18, user).bin  # 18's work for older ones too
         subprocess.run(
             [str(programs / "pg_basebackup"), "-h", "127.0.0.1", "-p", str(primary.port), "-U", USER,
              "-D", str(folder / "data"), "-X", "stream", "-c", "fast", "--no-sync", "-w"],
@@ -54,7 +55,7 @@ def standby_of(
             "wal_receiver_status_interval": "1s",
             **({"sync_replication_slots": "on"} if keeps_slots else {}),
         }
-        server = EmbeddedPostgres(folder, version=primary.version, conf=conf, dies_with_parent=True)
+        server = EmbeddedPostgres(folder, conf=conf, dies_with_parent=True, programs=primary.programs)
         try:
             yield server.start()
         finally:

@@ -43,7 +43,7 @@ def german(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
         pytest.skip("the system cannot make the locale de_DE.UTF-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LOCPATH", str(folder))
-        patch.setattr(postgres, "binaries", lambda *a, **k: Binaries(_BIN))
+        patch.setattr(postgres, "binaries", lambda *a, **k: Binaries(_BIN, 15))
         conf = {"lc_messages": "de_DE.UTF-8", "max_connections": "20", "max_wal_senders": "6"}
         with temporary_postgres(version=15, conf=conf) as server, fresh_database(server) as database:
             with pytest.raises(psycopg.errors.UndefinedTable, match="existiert nicht"):

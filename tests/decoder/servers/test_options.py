@@ -11,8 +11,8 @@ from slotlake.decoder.server.source import SourceSettings
 from slotlake.decoder.stream.options import Options, negotiate
 from slotlake.decoder.stream.receive import replication_command, start_command
 
-SERVERS = (14, 15, 16, 17, 18)
-NEWEST = {14: 2, 15: 3, 16: 4, 17: 4, 18: 4}
+SERVERS = (14, 15, 16, 17, 18, 19)
+NEWEST = {14: 2, 15: 3, 16: 4, 17: 4, 18: 4, 19: 4}
 
 
 def asked(**more: Any) -> SourceSettings:

@@ -18,7 +18,8 @@ from slotlake.decoder.plugins.changelog import published_columns
 from slotlake.decoder.server.source import SourceSettings, connect
 from slotlake.infra.local.postgres import Version
 from slotlake.infra.recover.compare import _sizes
-from tests.conftest import Database
+from tests.conftest import LONG, SERVER_VERSIONS, Database
+from tests.debian_postgres import IN_DEBIAN_ONLY
 
 pytestmark = pytest.mark.server
 SETUP = """
@@ -26,7 +27,7 @@ CREATE SCHEMA s; CREATE SCHEMA s2;
 CREATE TABLE a (id int PRIMARY KEY, v text, g int GENERATED ALWAYS AS (id * 2) STORED);
 ALTER TABLE a ADD d int; ALTER TABLE a DROP d;
 CREATE TABLE s.b (id int PRIMARY KEY); CREATE UNLOGGED TABLE s.u (id int); CREATE VIEW s.w AS SELECT 1;
-CREATE TABLE bare ();
+CREATE TABLE bare (); CREATE TABLE made (g int GENERATED ALWAYS AS (1) STORED);
 CREATE TABLE root (id int PRIMARY KEY, v int) PARTITION BY RANGE (id);
 CREATE TABLE mid PARTITION OF root FOR VALUES FROM (0) TO (100) PARTITION BY RANGE (id);
 CREATE TABLE s.leaf1 PARTITION OF mid FOR VALUES FROM (0) TO (50);
@@ -58,12 +59,21 @@ ROOTS_SINCE_15 = [
 ]
 
 
-@pytest.mark.parametrize("version", [14, 15, 16, 17, 18])
+SINCE_19 = [
+    "FOR ALL TABLES EXCEPT (TABLE a, root)",
+    "FOR ALL TABLES EXCEPT (TABLE s.root2, ONLY parent), ALL SEQUENCES",
+    "FOR ALL TABLES EXCEPT (TABLE parent)",
+    "FOR ALL SEQUENCES",
+]
+
+
+@pytest.mark.parametrize("version", SERVER_VERSIONS)
 def test_as_the_servers_own_view(database_on: Callable[[Version], Database], version: Version) -> None:
     with database_on(version).connect() as connection:
         connection.execute(SETUP.encode())
         bodies = [(body, root) for body in NAMED + SINCE_15 * (version >= 15) for root in ("false", "true")]
         bodies += [(body, "true") for body in ROOTS_SINCE_15 * (version >= 15)]
+        bodies += [(body, root) for body in SINCE_19 * (version >= 19) for root in ("false", "true")]
         more = ["", *[", publish_generated_columns = stored"] * (version >= 18)]
         asked = [
             (body, f"publish_via_partition_root = {root}{each}") for body, root in bodies for each in more
@@ -76,9 +86,20 @@ def test_as_the_servers_own_view(database_on: Callable[[Version], Database], ver
             wanted = connection.execute(f"{view} {where}".encode()).fetchall()
             if version == 15:  # its view shows generated columns, which are not in the stream
                 wanted = [(*row[:2], row[2] and [c for c in row[2] if c != "g"], row[3]) for row in wanted]
-            found = [(row[1], row[2], row[5], row[6]) for row in published_rows(connection, [f"p{number}"])]
+            rows = published_rows(connection, [f"p{number}"])
+            found = [(row[1], row[2], row[5] or None, row[6]) for row in rows]
             assert found == wanted, (body, options)
-            assert published_names(connection, [f"p{number}"]) == {row[:2] for row in wanted}
+            names = published_names(connection, [f"p{number}"])
+            assert names == {row[:2] for row in wanted}
+            assert _has_entry(connection, "a", f"p{number}") == (("public", "a") in names)
+
+
+def _has_entry(connection: psycopg.Connection[tuple[object, ...]], table: str, publication: str) -> bool:
+    """Has a table's fingerprint an entry that publishes it?"""
+    row = connection.execute("SELECT %s::regclass::oid::bigint", [table]).fetchone()
+    assert row is not None
+    (fingerprint,) = table_fingerprints(connection, [int(str(row[0]))], [publication]).values()
+    return bool(fingerprint.members)
 
 
 # Bodies of several publications of one pipeline; "^": through the root.
@@ -94,19 +115,25 @@ TOGETHER_SINCE_15 = [
     ("FOR TABLES IN SCHEMA s, s2 ^", "FOR TABLE root ^"),
     ("FOR TABLES IN SCHEMA s2", "FOR TABLE mid ^"),
 ]
+TOGETHER_SINCE_19 = [
+    ("FOR ALL TABLES EXCEPT (TABLE root) ^", "FOR TABLE mid"),
+    ("FOR ALL TABLES EXCEPT (TABLE root, s.root2)", "FOR TABLE mid, s2.leaf4 ^"),
+    ("FOR ALL TABLES EXCEPT (TABLE a), ALL SEQUENCES ^", "FOR TABLE s.leaf1"),
+]
 _WRITE = (
     "INSERT INTO root VALUES (1, 1), (51, 1), (101, 1); INSERT INTO s.root2 VALUES (1); "
     "DELETE FROM root; DELETE FROM s.root2"
 )
 
 
-@pytest.mark.parametrize("version", [14, 18])
+@pytest.mark.parametrize("version", [14, 18, *IN_DEBIAN_ONLY * LONG])
 def test_under_whose_name_several_publications_send(
     database_on: Callable[[Version], Database], version: Version
 ) -> None:
     with database_on(version).connect() as connection:
         connection.execute(SETUP.encode())
-        for case in TOGETHER + TOGETHER_SINCE_15 * (version >= 15):
+        cases = TOGETHER + TOGETHER_SINCE_15 * (version >= 15) + TOGETHER_SINCE_19 * (version >= 19)
+        for case in cases:
             names = [f"p{number}" for number in range(len(case))]
             for name, body in zip(names, case, strict=True):
                 through = "true" if body.endswith("^") else "false"

@@ -113,7 +113,7 @@ def check_refusals(play: Played, version: Version, directory: Path) -> None:
         source = SourceSettings(play.plain.dsn, ("p",), play.plain.slot, **settings)
         with pytest.raises(SourceError) as caught:
             workload.pulled(source, directory / "refused", start)
-        assert f"PostgreSQL {version}" in caught.value.where
+        assert f"PostgreSQL {play.database.server.version}" in caught.value.where
     two_phase = SourceSettings(play.plain.dsn, ("p",), play.plain.slot, two_phase=True)
     with pytest.raises(SlotError if version >= 15 else SourceError, match="two_phase"):
         workload.pulled(two_phase, directory / "refused", start)
