@@ -17,7 +17,6 @@ from typing import Literal
 
 from slotlake.decoder.catalog.publications import SourceTable, TableWarning, unfit_tables, unsent_warnings
 from slotlake.decoder.errors import LockedError, PipelineFileError, SlotBusyError, SlotlakeError
-from slotlake.decoder.server.position import source_position
 from slotlake.decoder.server.source import ServerIdentity, identify, redact, source_session
 from slotlake.decoder.slots.capacity import capacity, require_free_slot
 from slotlake.decoder.slots.comparable import require_comparable
@@ -43,14 +42,11 @@ from slotlake.infra.selection.roots import require_roots
 from slotlake.infra.selection.tables import refuse_changed, require_published
 from slotlake.infra.selection.types import texts_of_numerics
 from slotlake.infra.source.own_slot import require_own_slot_name
+from slotlake.infra.status.room import needed_bytes, size
 from slotlake.infra.status.spark_check import check_spark
 
 Result = Literal["ok", "warning", "error", "not checked"]
 _FREE_SENDERS_NEEDED = 2  # one for a sync, one for a verification at the same time
-_SIZES = """
-SELECT coalesce(sum(pg_table_size(coalesce(p.relid, r.oid))), 0)::bigint
-FROM unnest(%s::oid[]) r(oid) LEFT JOIN LATERAL pg_partition_tree(r.oid) p ON true
-"""
 
 
 @dataclass(frozen=True)
@@ -376,33 +372,15 @@ def _disk(look: _Look) -> str:
     if pipeline.lake.is_in_bucket:
         return "the warehouse is in an object store"
     room = room_at(pipeline.lake.warehouse_path)
-    free, needed = 0 if room is None else room.free, _needed_bytes(look)
+    free, needed = 0 if room is None else room.free, needed_bytes(pipeline, look.tables, look.position)
     if needed is None:
-        return f"{_size(free)} free in the warehouse"
+        return f"{size(free)} free in the warehouse"
     if free < needed:
-        what = f"{_size(free)} free in the warehouse; the next run copies {_size(needed)} of the source"
+        what = f"{size(free)} free in the warehouse; the next run copies {size(needed)} of the source"
         look.checks.add(
             "disk", "warning", what, "enlarge the disk; Parquet usually needs less room than PostgreSQL"
         )
-    return f"{_size(free)} free in the warehouse; the next run copies {_size(needed)} of the source"
-
-
-def _needed_bytes(look: _Look) -> int | None:
-    """Return the bytes that the next run reads: the tables before `init`, then the WAL since the position."""
-    try:
-        if look.position is not None:
-            return max(0, source_position(look.pipeline.source) - look.position)
-        if not look.tables:
-            return None
-        with source_session(look.dsn, "measuring tables") as connection:
-            row = connection.execute(_SIZES, ([table.relation_id for table in look.tables],)).fetchone()
-    except SlotlakeError:
-        return None
-    return None if row is None else int(row[0])
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:,.1f} GB" if count >= 1_000_000_000 else f"{count / 1e6:,.1f} MB"
+    return f"{size(free)} free in the warehouse; the next run copies {size(needed)} of the source"
 
 
 __all__ = ["Check", "ValidationReport", "validate"]

@@ -21,11 +21,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog as IcebergCatalog
-from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.schema import Schema
 from pyiceberg.table import ALWAYS_TRUE, StaticTable, Table, Transaction
-from pyiceberg.table.metadata import TableMetadataUtil
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import AddSnapshotUpdate
 from pyiceberg.types import LongType, MapType, NestedField, StringType, TimestamptzType
@@ -34,11 +32,12 @@ from slotlake.decoder.lsn import format_lsn, parse_lsn
 from slotlake.decoder.server.timeline import Origin
 from slotlake.spark import lake_files
 from slotlake.spark.catalog.base import Loaded
-from slotlake.spark.names import COMMITS, LakeName
+from slotlake.spark.names import LakeName
+from slotlake.spark.publish.commits_present import newest_only
 from slotlake.spark.publish.pins import Pins
 from slotlake.spark.publish.points import COMMITTED
 from slotlake.spark.publish.position import FORMAT_PROPERTY, LAKE_FORMAT, commits_name, position_of
-from slotlake.spark.storage.file_io import FILE_IO, StoreFileIO
+from slotlake.spark.storage.file_io import FILE_IO
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.metadata import MAIN, Metadata
 from slotlake.spark.tables.schema import PIPELINE_PROPERTY
@@ -235,29 +234,6 @@ def _row(point: Point, pins: Pins) -> pa.Table:
     }
     row = pa.Table.from_pylist([values], schema=_ARROW.remove(_ARROW.get_field_index("tables")))
     return row.append_column(_ARROW.field("tables"), pins.as_map()).select(_ARROW.names)
-
-
-def newest_only(table: Loaded) -> Table:
-    """The table as pyiceberg sees it, without its past."""
-    metadata = _without_past(table.metadata, catalog_metadata.ref(table.metadata, MAIN))
-    return _pyiceberg_table(metadata, table.location)
-
-
-def _without_past(metadata: Metadata, newest: int | None) -> Metadata:
-    head = catalog_metadata.snapshot(metadata, newest)
-    return {
-        **metadata,
-        "snapshots": [head] if head else [],
-        "refs": {MAIN: {"snapshot-id": newest, "type": "branch"}} if head else {},
-        "snapshot-log": [],
-        "metadata-log": [],
-    }
-
-
-def _pyiceberg_table(metadata: Metadata, location: str) -> Table:
-    io = StoreFileIO()
-    parsed = TableMetadataUtil.parse_obj(metadata)
-    return Table(("slotlake", COMMITS), parsed, location, io, NoopCatalog("slotlake"))
 
 
 def _commit_time_summary(point: Point, present: Metadata) -> dict[str, str]:

@@ -11,7 +11,7 @@ from pyiceberg.table import StaticTable, Transaction
 from pyiceberg.table.update import AddSnapshotUpdate
 
 from slotlake.spark.catalog.base import Catalog, Loaded
-from slotlake.spark.publish.commits import newest_only
+from slotlake.spark.publish.commits_present import newest_only
 from slotlake.spark.publish.points import oldest_point
 from slotlake.spark.storage.file_io import FILE_IO
 from slotlake.spark.tables import metadata as catalog_metadata
