@@ -41,7 +41,7 @@ def _java_that_counts(folder: Path) -> tuple[Path, Callable[[], int]]:
     call = f'#!/bin/sh\necho "$*" >> {calls}\nexec {shlex.quote(find_java().program)} "$@"\n'
     program.write_text(call)
     program.chmod(0o755)
-    return folder, lambda: calls.read_text().count("SparkSubmit")
+    return folder, lambda: calls.read_text().count("org.apache.spark.launcher.Main")
 
 
 @pytest.fixture
