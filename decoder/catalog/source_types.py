@@ -10,33 +10,58 @@ Invariant: each unknown type costs one query.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, Final
+
+import psycopg
+
 from slotlake.decoder.catalog.publications import source_tables
 from slotlake.decoder.errors import SourceError
 from slotlake.decoder.server.source import SourceSettings, redact, source_session
 from slotlake.decoder.types.binary.values import withheld_from_binary
 from slotlake.decoder.types.catalog import TypeCatalog, load_types
 
+TEXT_OR_UNPUBLISHED: Final = (
+    "turn binary off (`source.binary: false`), or leave the columns out of the publication: "
+    "ALTER PUBLICATION … SET TABLE … with a list of the other columns"
+)
+
 
 def source_types(source: SourceSettings) -> TypeCatalog:
     """The types of a source whose published tables will be read in binary.
 
     Raises:
-        SourceError: a published column has a type whose text cannot be made from its binary value.
+        SourceError: published columns have a type whose text cannot be made from its binary value.
     """
     catalog = TypeCatalog()
     with source_session(source.dsn, "looking up its types") as connection:
         load_types(connection, catalog)
-        for table in source_tables(connection, source.publications):
-            for column in table.columns:
-                if reason := withheld_from_binary(column.type_oid, catalog):
-                    raise SourceError(
-                        f"column {column.name!r} of {table.schema}.{table.table} cannot be read in binary: "
-                        f"{reason}",
-                        where=redact(source.dsn),
-                        way_out="turn binary off (`source.binary: false`)",
-                    )
+        withheld = withheld_columns(connection, source.publications, catalog)
+    if withheld:
+        raise SourceError("; ".join(withheld), where=redact(source.dsn), way_out=TEXT_OR_UNPUBLISHED)
     keep_asking(catalog, source.dsn)
     return catalog
+
+
+def withheld_columns(
+    connection: psycopg.Connection[Any], publications: Sequence[str], catalog: TypeCatalog
+) -> list[str]:
+    """Say of each published column that cannot be read in binary why that is.
+
+    One such column stops the stream of all tables: where its type has no binary format inside an array or a
+    composite, the server itself fails at the first row.
+
+    Args:
+        connection: to the source.
+        publications: names of the publications.
+        catalog: the source's types.
+    """
+    return [
+        f"column {column.name!r} of {table.schema}.{table.table} cannot be read in binary: {reason}"
+        for table in source_tables(connection, publications)
+        for column in table.columns
+        if (reason := withheld_from_binary(column.type_oid, catalog))
+    ]
 
 
 def keep_asking(catalog: TypeCatalog, dsn: str) -> None:

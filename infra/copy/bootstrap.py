@@ -45,7 +45,7 @@ from slotlake.infra.copy.unfinished import (
 )
 from slotlake.infra.reports import InitReport, TableCopy
 from slotlake.infra.selection.aside import is_of_one_table, reasons, require_columns, set_aside
-from slotlake.infra.selection.file_tables import FileFinding, file_findings, note_names
+from slotlake.infra.selection.file_tables import FileFinding, binary_findings, file_findings, note_names
 from slotlake.infra.selection.layouts import require_layouts
 from slotlake.infra.selection.readers import require_readers
 from slotlake.infra.selection.roots import require_roots
@@ -116,10 +116,10 @@ def _file_findings(pipeline: OpenPipeline) -> list[FileFinding]:
     """Compare the tables that the file names with the publications.
 
     Raises:
-        PipelineFileError: the source has no such table, or cannot publish it.
+        PipelineFileError: the source has no such table, or cannot publish it, or not send it in binary.
     """
     with source_session(pipeline.source.dsn, "comparing the file's tables") as connection:
-        findings = file_findings(pipeline, connection, None)
+        findings = file_findings(pipeline, connection, None) + binary_findings(pipeline, connection)
     if wrong := [each for each in findings if each.wrong]:
         raise PipelineFileError(
             "; ".join(each.what for each in wrong),

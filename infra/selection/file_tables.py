@@ -24,6 +24,8 @@ from slotlake.decoder.catalog.membership import (
     publication_for,
 )
 from slotlake.decoder.catalog.publication_tables import published_names
+from slotlake.decoder.catalog.source_types import TEXT_OR_UNPUBLISHED, withheld_columns
+from slotlake.decoder.types.catalog import load_types
 from slotlake.infra.reports import Alarm
 from slotlake.infra.state_file import StateFile
 from slotlake.spark.names import parse_postgres_name, postgres_name
@@ -125,6 +127,19 @@ def target_publication(
 ) -> tuple[str, bool] | None:
     """Return the publication that a table would be added to, and whether this role owns it."""
     return publication_for(connection, [*own_publications(pipeline), *pipeline.source.publications])
+
+
+def binary_findings(pipeline: OpenPipeline, connection: psycopg.Connection[Any]) -> list[FileFinding]:
+    """Find the columns because of which `source.binary` is wrong.
+
+    Args:
+        pipeline: the pipeline.
+        connection: to the source.
+    """
+    if not pipeline.source.binary:
+        return []
+    withheld = withheld_columns(connection, pipeline.source.publications, load_types(connection))
+    return [FileFinding("", "; ".join(withheld), TEXT_OR_UNPUBLISHED, wrong=True)] if withheld else []
 
 
 def file_findings(

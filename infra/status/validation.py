@@ -34,7 +34,7 @@ from slotlake.infra.full_disk import Places, full_places, room_at
 from slotlake.infra.pipeline_open import OpenPipeline
 from slotlake.infra.reports import Report
 from slotlake.infra.selection.aside import tables_aside, with_resume
-from slotlake.infra.selection.file_tables import FileFinding, file_findings, names_in_lake
+from slotlake.infra.selection.file_tables import FileFinding, binary_findings, file_findings, names_in_lake
 from slotlake.infra.selection.layouts import require_layouts
 from slotlake.infra.selection.pending import pending_changes
 from slotlake.infra.selection.readers import reader_findings
@@ -301,7 +301,8 @@ def _publications(look: _Look, stack: ExitStack) -> str:
     missing = [] if look.initialised else make_publications(pipeline, connection)
     set_aside = tables_aside(pipeline).keys() if look.initialised else ()
     look.tables = published_over(pipeline, connection, set_aside)
-    look.findings = file_findings(pipeline, connection, names_in_lake(pipeline) if look.initialised else None)
+    in_lake = names_in_lake(pipeline) if look.initialised else None
+    look.findings = file_findings(pipeline, connection, in_lake) + binary_findings(pipeline, connection)
     look.unsent = unsent_warnings(connection, pipeline.source.publications)
     _later_a_warning(look, "publications", lambda: require_roots(pipeline.file, connection, look.tables))
     names = ", ".join(pipeline.source.publications)

@@ -195,6 +195,23 @@ def test_a_slot_that_another_made(shop: Path, database: Database) -> None:
     _refused_alike(shop, "slot", "this pipeline did not make it")
 
 
+def test_columns_that_no_binary_stream_can_carry(shop: Path, database: Database) -> None:
+    """A type without a binary format goes as text; inside another the server fails at the first row."""
+    database.execute(
+        "CREATE TYPE granted AS (who name, rights aclitem); CREATE DOMAIN listed AS aclitem[];"
+        "ALTER TABLE b ADD plain aclitem, ADD many aclitem[], ADD one granted, ADD far listed, ADD r regclass"
+    )
+    _edit(shop, "source:\n", "source:\n  binary: true\n")
+    columns = [f"{name!r} of public.b" for name in ("many", "one", "far", "r")]
+    _refused_alike(shop, "tables", *columns, "no binary format", "source.binary: false", "SET TABLE")
+    assert "'plain'" not in _error(shop, "tables").what
+    database.execute("ALTER PUBLICATION shop SET TABLE a, b (id, n, plain)")
+    _require_valid(shop)
+    database.execute("ALTER PUBLICATION shop SET TABLE a, b")
+    _edit(shop, "  binary: true\n", "")
+    _require_valid(shop)
+
+
 def test_an_option_that_the_server_lacks(shop: Path, database_on: Any, tmp_path: Path) -> None:
     old = database_on(14)
     old.execute(TABLES)
