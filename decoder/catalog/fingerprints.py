@@ -41,6 +41,7 @@ class Attribute:
         missing: rows older than the column show a constant that the catalog stores (attmissingval).
         has_default: it has a default now, an identity, or a generated value.
         constant: that constant, as PostgreSQL writes it; None if it is not known.
+        generated: its value is computed from others; such a column may be there and not be published.
         texts: what decides how values of its type are printed (`decoder.catalog.type_texts`).
     """
 
@@ -53,6 +54,7 @@ class Attribute:
     has_default: bool
     dropped: bool
     constant: str | None = None
+    generated: bool = False
     texts: frozenset[str] = frozenset()
 
 
@@ -90,7 +92,7 @@ _ATTRIBUTES = """
 SELECT c.oid, n.nspname, c.relname, c.relfilenode, a.attnum, a.attname, a.atttypid, a.atttypmod, a.xmin::text,
        a.atthasmissing, a.atthasdef OR a.attidentity <> '' OR a.attgenerated <> '', a.attisdropped,
        CASE WHEN a.atthasmissing AND t.typdelim = ',' THEN (a.attmissingval::text::text[])[1] END,
-       c.reltoastrelid
+       a.attgenerated <> '', c.reltoastrelid
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0

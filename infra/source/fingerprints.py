@@ -49,7 +49,8 @@ class CatalogFingerprint:
         storage: as there.
         members: as there.
         last: the highest attribute number that is accounted for.
-        since: attribute number → the transaction that had last changed its description.
+        since: attribute number → the transaction that had last changed its description; of generated columns
+            also where the table does not have them.
         missing: attribute numbers of columns of which the catalog had a constant for older rows.
         why: when and why it was last copied again by itself, for people; "" if it never was.
         ways: as there.
@@ -101,12 +102,14 @@ class CatalogFingerprint:
             before: the fingerprint so far, of a table that follows; None for a table that was just copied.
         """
         attributes = {number: now.attributes[number] for number in numbers if number in now.attributes}
+        # One that is computed is published from DROP EXPRESSION on, and no row of it is written for that.
+        computed = {n: a for n, a in now.attributes.items() if a.generated and not a.dropped}
         return cls(
             now.relation_id,
             now.storage,
             now.members,
             max(now.attributes) if before is None else max(before.last, *numbers),
-            {number: attribute.since for number, attribute in attributes.items()},
+            {number: attribute.since for number, attribute in (computed | attributes).items()},
             frozenset(number for number, attribute in attributes.items() if attribute.missing),
             "" if before is None else before.why,
             now.ways,
