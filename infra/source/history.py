@@ -30,7 +30,8 @@ def lake_origin(pipeline: OpenPipeline) -> Origin | None:
     """The server that the lake was fed from last; None if the lake does not say."""
     from slotlake.spark.catalog.base import load_one
     from slotlake.spark.catalog.open import open_catalog
-    from slotlake.spark.publish.commits import commits_name, origin_of
+    from slotlake.spark.publish.commits import commits_name
+    from slotlake.spark.publish.origins import origin_of
 
     with open_catalog(pipeline.lake) as catalog:
         commits = load_one(catalog, commits_name(pipeline.lake.namespace))

@@ -1,9 +1,8 @@
 """`slotlake validate`: would `init` or the next `sync` be refused? It checks both sides and changes nothing.
 
-Each check calls the functions that `init` and `sync` call, so the results are the same.  Some checks must try
-the action itself, such as creating a missing publication: they do so in a transaction that is rolled back. A
-file that is written as a probe is removed again.  If a check needs another check that failed, its result is
-*not checked*.
+Each check calls the functions that `init` and `sync` call.  Some must try the action itself, such as creating
+a missing publication: in a transaction that is rolled back, with a file or slot that is removed again.  If a
+check needs another check that failed, its result is *not checked*.
 """
 
 from __future__ import annotations
@@ -279,9 +278,7 @@ def _senders(look: _Look) -> str:
         senders = capacity(connection)
     if senders.senders_free < _FREE_SENDERS_NEEDED:
         what = f"{senders.senders} of max_wal_senders {senders.senders_max} are in use"
-        way_out = (
-            "raise max_wal_senders (this needs a restart), or end a replication connection that nothing needs"
-        )
+        way_out = "raise max_wal_senders (needs a restart), or end an unneeded replication connection"
         look.checks.add("WAL senders", "warning", what, way_out)
     return f"{senders.senders} of {senders.senders_max} are in use"
 

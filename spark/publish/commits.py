@@ -34,6 +34,7 @@ from slotlake.spark import lake_files
 from slotlake.spark.catalog.base import Loaded
 from slotlake.spark.names import LakeName
 from slotlake.spark.publish.commits_present import newest_only
+from slotlake.spark.publish.origins import origin_summary
 from slotlake.spark.publish.pins import Pins
 from slotlake.spark.publish.points import COMMITTED
 from slotlake.spark.publish.position import FORMAT_PROPERTY, LAKE_FORMAT, commits_name, position_of
@@ -45,8 +46,6 @@ from slotlake.spark.tables.schema import PIPELINE_PROPERTY
 __all__ = ["commits_name", "position_of"]  # for those who write the table too
 LSN = catalog_metadata.LSN
 BATCH, DIGEST, PIPELINE = "slotlake.batch", "slotlake.digest", "slotlake.pipeline"
-SYSTEM, TIMELINE = "slotlake.system-identifier", "slotlake.timeline"
-NEXT_XID = "slotlake.next-xid"
 ABANDONED_PROPERTY = "slotlake.left"  # histories that the source gave up (spark/publish/rewind_position.py)
 PREPARED = "slotlake.prepared"  # transactions with changes that wait for their outcome
 LAG = "slotlake.lag-seconds"  # of the newest point with transactions: from the oldest commit to publication
@@ -191,8 +190,8 @@ def with_point(
     before = Pins.of(newest_pins(iceberg, present)) if before is None else before
     pins = before.after(published, existing, may_leave)
     changes = Transaction(iceberg)
-    own = (_commit_time_summary, _lag_summary, _origin_summary, _prepared_summary)
-    properties = dict(point.summary)
+    own = (_commit_time_summary, _lag_summary, _prepared_summary)
+    properties = point.summary | origin_summary(point.origin, point.position, table.metadata)
     for each in own:
         properties |= each(point, table.metadata)
     changes.append(_row(point, pins), snapshot_properties=properties)
@@ -263,20 +262,6 @@ def newest_lag(metadata: Metadata) -> float | None:
     return None if text is None else float(text)
 
 
-def _origin_summary(point: Point, present: Metadata) -> dict[str, str]:
-    """The server that the lake was fed from last, and its next transaction id at this position, if known."""
-    before = origin_of(present)
-    origin = point.origin or before
-    if origin is None:
-        return {}
-    next_xid = origin.next_xid if point.origin else ""
-    newest = catalog_metadata.newest_of_a_point(present)
-    if before == origin and catalog_metadata.summary(newest).get(LSN) == format_lsn(point.position):
-        next_xid = next_xid or before.next_xid  # a table that joins or is read again at the same position
-    said = {SYSTEM: origin.system_identifier, TIMELINE: str(origin.timeline)}
-    return said | {NEXT_XID: next_xid} if next_xid else said
-
-
 def _prepared_summary(point: Point, present: Metadata) -> dict[str, str]:
     """The transactions that wait for their outcome from this point on."""
     waiting = {
@@ -297,14 +282,6 @@ def prepared_transactions(metadata: Metadata) -> list[dict[str, Any]]:
     text = catalog_metadata.summary(catalog_metadata.newest_of_a_point(metadata)).get(PREPARED, "[]")
     transactions: list[dict[str, Any]] = json.loads(text)
     return transactions
-
-
-def origin_of(metadata: Metadata) -> Origin | None:
-    """The server that the lake was fed from last; None if it was written before it said so."""
-    summary = catalog_metadata.summary(catalog_metadata.newest_of_a_point(metadata))
-    if SYSTEM not in summary or TIMELINE not in summary:
-        return None
-    return Origin(summary[SYSTEM], int(summary[TIMELINE]), summary.get(NEXT_XID, ""))
 
 
 def pins_of(table: Loaded, *, as_written: bool = False) -> Pins:
