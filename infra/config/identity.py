@@ -72,7 +72,7 @@ def other_lake_error(file: PipelineFile, lake: LakeSettings) -> PipelineFileErro
     return PipelineFileError(
         f"the pipeline file was changed: {'; '.join(changed)}; the pipeline's tables are where they were",
         where=f"{file.path.name}, by the note in {file.state_place}",
-        way_out="put it back. An edit moves no lake. To begin anew elsewhere: put it back, `slotlake drop` "
+        way_out="put it back. An edit moves no lake. To begin again elsewhere: put it back, `slotlake drop` "
         "(the old lake stays), change the file, and run `slotlake init`; to have both, give a second file "
         "another name and slot. Do not drop the slot by hand: it may hold the only copy of changes",
     )

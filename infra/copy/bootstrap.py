@@ -50,6 +50,7 @@ from slotlake.infra.selection.layouts import require_layouts
 from slotlake.infra.selection.readers import require_readers
 from slotlake.infra.selection.roots import require_roots
 from slotlake.infra.selection.tables import require_published
+from slotlake.infra.source.own_slot import require_own_slot_name
 from slotlake.spark.names import lake_table, parse_postgres_name, require_metastore_name
 
 if TYPE_CHECKING:
@@ -131,6 +132,7 @@ def _file_findings(pipeline: OpenPipeline) -> list[FileFinding]:
 
 def _report_of_existing(pipeline: OpenPipeline) -> InitReport:
     """The report on a lake that has the pipeline's tables already."""
+    require_own_slot_name(pipeline)
     note_published(pipeline)
     note_identity(pipeline.file, pipeline.lake, slot=False)
     return InitReport(

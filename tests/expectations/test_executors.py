@@ -14,13 +14,15 @@ import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 
+from slotlake.decoder.types import oids
 from slotlake.decoder.types.printing import print_float
+from slotlake.decoder.types.representations import as_decimal, representation_of
 from slotlake.decoder.types.table import column_type, from_text, to_text
 from slotlake.expectations import hashing
 from slotlake.expectations.executors import tasks, texts
 from slotlake.expectations.executors.hashes import hash_texts
 from slotlake.expectations.executors.side import SENT, kind_of
-from slotlake.expectations.executors.texts import Task, texts_of
+from slotlake.expectations.executors.texts import NUMERIC, Task, texts_of
 from slotlake.expectations.source_side import BUCKETS
 from slotlake.spark.tables.schema import LakeColumn
 from tests.decoder.test_types import BESIDE, HELD
@@ -163,3 +165,14 @@ def test_a_machine_without_slotlake_computes_them(tmp_path: Path) -> None:
     )
     [expected] = tasks.sums_of(_TASK, [batch])
     assert pickle.loads(done.stdout) == expected.to_pydict()
+
+
+def test_a_decimal_of_choice_is_printed_as_here() -> None:
+    """Without zeros at its end, or as the exact text says."""
+    form = representation_of(as_decimal(38, 10), oids.NUMERIC, -1)
+    expected = ["1.5", "1.50", "100", "0", "0.00", "-0.0000000001", "NaN", "9" * 28 + ".9", None]
+    typed, exact = form.keep(pa.array(expected), None)
+    assert exact is not None
+    (batch,) = pa.table({"n": typed, "n__exact": exact}).to_batches()
+    (printed,) = texts_of(Task((NUMERIC,), (True,), 1, 2), batch)
+    assert printed.to_pylist() == expected
