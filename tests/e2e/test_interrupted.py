@@ -125,7 +125,9 @@ def test_interrupted_anywhere_and_gone_on(database: Database, tmp_path: Path, se
         pipeline.init()
     database.execute("UPDATE t SET v = v || '.'; INSERT INTO t VALUES (10, 'new')")
     terminal.ended("sync", JAVA_HOME=twice)
-    for arguments in (("query", "SELECT 1", "--engine", "spark"), ("backfill", "--table", "t")) if LONG else ():
+    for arguments in (
+        (("query", "SELECT 1", "--engine", "spark"), ("backfill", "--table", "t")) if LONG else ()
+    ):
         terminal.ended(*arguments, JAVA_HOME=once)
     for place in AT if LONG else AT[1:2]:
         database.execute("UPDATE t SET v = v || '.'")
