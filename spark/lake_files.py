@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from slotlake.decoder.errors import LAKE_ALTERED, LakeError
+from slotlake.decoder.errors import LAKE_ALTERED, DamagedError, LakeError
 from slotlake.spark.exchange import CONTROL_DIRECTORY, make_directory, not_a_directory, probe
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.storage import side_by_side as side_by_side_writes
@@ -185,10 +185,18 @@ def absent(locations: Iterable[str]) -> list[str]:
     Raises:
         LakeError: the storage does not answer.
     """
+    return [location for location, present in sizes(locations).items() if present is None]
+
+
+def sizes(locations: Iterable[str]) -> dict[str, int | None]:
+    """The sizes of files in bytes, None of one that is not there; several are looked for at a time.
+
+    Raises:
+        LakeError: the storage does not answer.
+    """
     locations = list(locations)
     with ThreadPoolExecutor(_UPLOADS_AT_ONCE * 4) as pool:
-        sizes = pool.map(size, locations)
-        return [location for location, present in zip(locations, sizes, strict=True) if present is None]
+        return dict(zip(locations, pool.map(size, locations), strict=True))
 
 
 def check_warehouse(lake: LakeSettings) -> None:
@@ -260,7 +268,8 @@ def _readable(location: str) -> Iterator[None]:
     except LakeError:
         raise  # an object store's error has its own words
     except OSError as error:
-        raise LakeError(
+        kind = DamagedError if isinstance(error, FileNotFoundError) else LakeError
+        raise kind(
             f"a file of the lake cannot be read: {error.strerror or error}",
             where=location,
             way_out=LAKE_ALTERED,

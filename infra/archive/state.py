@@ -36,7 +36,14 @@ _LOG: Final = "ranges.jsonl"
 _NOTES: Final = (
     *("making.json", "made.json", "dropped.json", "recovering.json", "stopped.json", "ddl-trigger.made"),
     *("settling.json", "settling-again.json", "shown.json", "tables.json", "wal-seen.json"),
-    *("verified.json", "maintained-last", "derived-gone.json"),
+    *(
+        "verified.json",
+        "maintained-last",
+        "derived-gone.json",
+        "staged.json",
+        "gate.json",
+        "recover-plan.json",
+    ),
 )
 _AT_ONCE: Final = 8
 

@@ -22,7 +22,14 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from slotlake.decoder.catalog.publications import SourceTable, published_names
-from slotlake.decoder.errors import LockedError, PipelineFileError, SlotError, SlotlakeError, SourceError
+from slotlake.decoder.errors import (
+    LakeError,
+    LockedError,
+    PipelineFileError,
+    SlotError,
+    SlotlakeError,
+    SourceError,
+)
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.source import redact, source_session
 from slotlake.infra.advance.steps import confirm_position
@@ -222,9 +229,25 @@ def _copy(
             pipeline, [table], WAIT_SECONDS, progress, at_slot=not state.known_members or entry.lsn is None
         )
     except SlotlakeError as error:
-        if error.table == entry.name:
-            _note_failed(pipeline, entry, state, error)
-        raise
+        own = _explained_by_files(pipeline, entry.name, error)
+        if own.table == entry.name:
+            _note_failed(pipeline, entry, state, own)
+        raise own from error
+
+
+def _explained_by_files(pipeline: OpenPipeline, name: Name, error: SlotlakeError) -> SlotlakeError:
+    """The error, or what is wrong with the files of the table and of what is kept beside it."""
+    from slotlake.spark.catalog.base import load_all
+    from slotlake.spark.catalog.open import open_catalog
+    from slotlake.spark.maintenance.unreadable import damage_behind
+    from slotlake.spark.publish.derived_tables import with_derived_names
+
+    if not isinstance(error, LakeError) or error.table is not None:
+        return error
+    with open_catalog(pipeline.lake) as catalog:
+        names = catalog.pointers_of(with_derived_names([lake_table(pipeline.lake.namespace, *name)]))
+        tables = load_all(catalog, sorted(names))
+    return damage_behind(error, list(tables.values()), name) or error
 
 
 def _note_failed(pipeline: OpenPipeline, entry: Aside, state: _CatalogState, error: SlotlakeError) -> None:

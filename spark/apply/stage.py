@@ -29,6 +29,7 @@ from slotlake.spark.history.modes import MirrorChanges, stage_derived_changes
 from slotlake.spark.history.reserved_columns import rename_reserved_columns
 from slotlake.spark.java import JavaEndedError
 from slotlake.spark.lake import LakeSettings
+from slotlake.spark.maintenance.unreadable import damage_behind
 from slotlake.spark.merge.failures import explained
 from slotlake.spark.merge.run import Work, stage_shape
 from slotlake.spark.merge.schema_changes import Constant, constants
@@ -177,8 +178,15 @@ def _job(work: Work, table: _Target, inputs: JobInputs, *, first: bool) -> Job[T
             reach("apply.between_tables")
         own = replace(work, opened=opened)
         schema = schema_of(table.mirror.metadata, table.name)
-        with _java_ended_at(schema), explained(table.mirror), concerning(schema.schema, schema.table):
-            done = _apply_table(own, table, *inputs) if copy is None else _apply_copy(own, table, copy)
+        source = schema.schema, schema.table
+        try:
+            with _java_ended_at(schema), explained(table.mirror), concerning(*source):
+                done = _apply_table(own, table, *inputs) if copy is None else _apply_copy(own, table, copy)
+        except Exception as error:
+            damaged = damage_behind(error, [table.mirror, *table.derived.values()], source)
+            if damaged is None:
+                raise
+            raise damaged from error
         return replace(done, derived=tuple(str(each.name) for each in table.derived.values()))
 
     return Job(run, copy is None and apply_together.is_small(batch, relations))

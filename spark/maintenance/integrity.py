@@ -15,27 +15,22 @@ import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from slotlake.decoder.errors import LakeError
 from slotlake.decoder.lsn import parse_lsn
-from slotlake.spark import lake_files
 from slotlake.spark.catalog.base import Loaded, load, load_all
 from slotlake.spark.catalog.listing import Listing
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.lake import LakeSettings
-from slotlake.spark.maintenance.table_files import TableFiles
+from slotlake.spark.maintenance.unreadable import unreadable
 from slotlake.spark.names import LakeName, belongs
 from slotlake.spark.publish.absent import GONE
 from slotlake.spark.publish.commits import BATCH, LSN, STEPS, commits_name, pins_of
 from slotlake.spark.publish.derived_tables import SUFFIXES
 from slotlake.spark.publish.pins import Pins
-from slotlake.spark.storage.base import StoreRefusedError, StoreUnavailableError
-from slotlake.spark.storage.location import Location
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.metadata import MAIN, STAGE, Metadata
 from slotlake.spark.tables.schema import PIPELINE_PROPERTY, SCHEMA_PROPERTY, schema_of
 
 ROLLED_BACK, WRITTEN, LOST, DAMAGED, MISSING = "rolled back", "written", "lost", "damaged", "missing"
-_NAMED_FILES_MAX = 3
 _Key = tuple[str, str, str, str]
 
 
@@ -237,19 +232,7 @@ def _other_owner(top: Metadata, name: LakeName, owner: tuple[str, str]) -> str:
 
 
 def _missing_files(table: Loaded) -> Iterator[Damage]:
-    head = catalog_metadata.head(table.metadata)
-    try:
-        listed = TableFiles().referenced_files([head] if head else [])
-    except (StoreUnavailableError, StoreRefusedError):
-        raise  # the store fails: that says nothing about the table
-    except LakeError as error:
-        yield Damage(DAMAGED, table.name, f"a metadata file of {table.name} cannot be read: {error.where}")
-        return
-    missing = sorted(lake_files.absent(listed))
-    if missing:
-        named = ", ".join(Location(path).name for path in missing[:_NAMED_FILES_MAX])
-        more = f" and {len(missing) - _NAMED_FILES_MAX} more" if len(missing) > _NAMED_FILES_MAX else ""
-        what = f"{len(missing)} of {len(listed)} files of {table.name} are missing: {named}{more}"
+    for what, _ in unreadable(table):
         yield Damage(DAMAGED, table.name, what)
 
 

@@ -225,7 +225,7 @@ class _explained:  # noqa: N801 - used as a function: `with _explained(…):`
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError | ValueError):
+        if isinstance(error, Exception) and not isinstance(error, LakeError):  # Avro's readers raise anything
             raise LakeError(
                 "a metadata file of a lake table cannot be read; nothing was removed",
                 where=self._where,

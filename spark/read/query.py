@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T  # noqa: N812 - Spark's own short name
 
@@ -23,6 +24,7 @@ from slotlake.decoder.lsn import format_lsn
 from slotlake.spark import exchange, lake_files
 from slotlake.spark.java import java_ended
 from slotlake.spark.lake import LakeSettings
+from slotlake.spark.maintenance.unreadable import damage_behind_query
 from slotlake.spark.names import literal, quote
 from slotlake.spark.read.pinned import Pinned
 from slotlake.spark.read.point import ReadPoint
@@ -116,6 +118,10 @@ def query_at(
         except SPARK_ERRORS as error:
             if (ended := java_ended(error)) is not None:
                 raise ended from error
+            read = [(each.name, each.metadata, each.snapshot) for each in _mentioned(names, sql).values()]
+            is_mistake = isinstance(error, AnalysisException)
+            if not is_mistake and (damaged := damage_behind_query(error, read)) is not None:
+                raise damaged from error
             raise LakeError(
                 f"the query failed: {message(error)}",
                 where=f"at {format_lsn(read_point.position)}",

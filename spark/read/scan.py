@@ -8,7 +8,7 @@ added.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,7 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import FileScanTask, StaticTable
 
 from slotlake.decoder.compiled.arrays import nulls
-from slotlake.decoder.errors import DamagedError, LakeError
+from slotlake.decoder.errors import LAKE_ALTERED, DamagedError, LakeError
 from slotlake.spark import lake_files
 from slotlake.spark.read.columns import MENDED, ScanColumn
 from slotlake.spark.storage.file_io import FILE_IO
@@ -29,6 +29,10 @@ from slotlake.spark.tables.position_deletes import PositionDeletes, Positions
 BATCH_ROWS = 64 * 1024
 _ALL: BooleanExpression = AlwaysTrue()
 _FIELD_ID = b"PARQUET:field_id"
+_MISSING = (
+    "its snapshot may have been expired meanwhile: run again, or read a newer position. If it is missing "
+    f"again, {LAKE_ALTERED}"
+)
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ def scan(
     table = StaticTable.from_metadata(metadata_location, dict(FILE_IO))
     position_deletes, vector_files = PositionDeletes(), VectorFiles()
     try:
-        for task in table.scan(partitions, snapshot_id=snapshot_id).plan_files():
+        for task in _tasks(table, snapshot_id, partitions):
             deleted = _deleted_positions(task, position_deletes, vector_files)
             if probe is not None:
                 looked_at = _live_rows(task.file.file_path, probe.columns, deleted)
@@ -72,11 +76,30 @@ def scan(
             yield from _live_rows(task.file.file_path, columns, deleted)
     except LakeError:
         raise
+    except FileNotFoundError as error:
+        raise DamagedError(
+            "a file of the lake is missing", where=error.filename or metadata_location, way_out=_MISSING
+        ) from error
     except OSError as error:
         raise LakeError(
             f"a file of the lake cannot be read: {error.strerror or error}",
             where=metadata_location,
             way_out="its snapshot may have been expired meanwhile: run again, or read a newer position",
+        ) from error
+
+
+def _tasks(
+    table: StaticTable, snapshot_id: int, partitions: str | BooleanExpression
+) -> Iterable[FileScanTask]:
+    try:
+        return list(table.scan(partitions, snapshot_id=snapshot_id).plan_files())
+    except (LakeError, OSError):
+        raise
+    except Exception as error:  # Avro's readers raise anything
+        raise DamagedError(
+            f"a manifest of the table cannot be read: {type(error).__name__}",
+            where=str(table.metadata_location),
+            way_out=LAKE_ALTERED,
         ) from error
 
 
@@ -106,6 +129,8 @@ def _live_rows(location: str, columns: Sequence[ScanColumn], deleted: Positions)
         raise DamagedError(
             "a data file of the lake cannot be decoded: it is damaged", where=location, way_out=MENDED
         ) from None
+    except FileNotFoundError as error:
+        raise DamagedError("a data file of the lake is missing", where=location, way_out=_MISSING) from error
     except OSError as error:
         if error.errno is not None:
             raise

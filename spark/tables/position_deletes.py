@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from slotlake.decoder.errors import LAKE_ALTERED, LakeError
+from slotlake.decoder.errors import LAKE_ALTERED, DamagedError, LakeError
 from slotlake.spark import lake_files
 
 PATH_ID, POSITION_ID = 2147483546, 2147483545
@@ -130,7 +130,7 @@ def _opened(location: str) -> Iterator[pq.ParquetFile]:
         except LakeError:
             raise
         except (OSError, pa.ArrowInvalid) as error:
-            raise LakeError(
+            raise DamagedError(
                 f"a position delete file cannot be read: {error}", where=location, way_out=LAKE_ALTERED
             ) from error
         if not (_column(file, PATH_ID) and _column(file, POSITION_ID)):

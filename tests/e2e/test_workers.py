@@ -5,6 +5,7 @@ Source, catalog and object store are all that is shared.  The pipeline file is r
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
@@ -124,6 +125,21 @@ def test_each_step_of_a_batch_on_a_worker_of_its_own(
         here.confirm(batch)
         assert_equal(database, here, TABLES)
         assert [path.name for path in shop.parent.iterdir()] == [shop.name], "nothing next to the file"
+
+
+def test_every_note_moves_into_the_bucket(object_store: LocalObjectStore, tmp_path: Path) -> None:
+    """Also what a batch was staged in, whether it met its gates, and the plan that waits for approval."""
+    lake = LakeSettings("lake", "sqlite://", object_store.warehouse, "shop", storage=_storage(object_store))
+    state = StoredState.of(lake, f"{object_store.warehouse}-state/{tmp_path.name}", "shop")
+    names = ("staged.json", "gate.json", "recover-plan.json", "derived-gone.json")
+    for name in names:
+        (tmp_path / name).write_text(json.dumps({"note": name}))
+    state.refresh()
+    state.take_over(tmp_path)
+    assert {name: state.read_now(name) for name in names} == {
+        name: json.dumps({"note": name}).encode() for name in names
+    }
+    assert not [name for name in names if (tmp_path / name).exists()]
 
 
 @LONG

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from slotlake.decoder.errors import LakeError
 from slotlake.decoder.lsn import format_lsn
+from slotlake.spark.maintenance.unreadable import damage_behind_query
 from slotlake.spark.read.duck.database import new_database, reading
 from slotlake.spark.read.duck.judge import WITH_SPARK, judged
 from slotlake.spark.read.point import ReadPoint
@@ -43,6 +44,15 @@ def query(read_point: ReadPoint, sql: str) -> QueryResult:
         except (duckdb.Error, RuntimeError) as error:  # RuntimeError: interrupted
             if isinstance(error.__context__, KeyboardInterrupt) or "INTERRUPT" in str(error):
                 raise KeyboardInterrupt from None
+            mistakes = (
+                duckdb.ParserException,
+                duckdb.BinderException,
+                duckdb.CatalogException,
+                duckdb.DataError,
+            )
+            read = [(each.name, each.metadata, each.snapshot) for each in statement.views.values()]
+            if not isinstance(error, mistakes) and (damaged := damage_behind_query(error, read)) is not None:
+                raise damaged from error
             raise LakeError(
                 f"the query failed: {_message(error)}",
                 where=f"DuckDB, at {format_lsn(read_point.position)}",
