@@ -1,6 +1,6 @@
 """Whether files of a table are why it could not be changed: asked only after something has failed.
 
-Spark says of a missing file what it says of anything (docs/adr/0085).  So the table's own list of files is
+Spark says of a missing file what it says of anything.  So the table's own list of files is
 compared with what is there, and what Spark names is read.
 """
 

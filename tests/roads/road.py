@@ -47,7 +47,9 @@ class Road:
         return [getattr(self, each.name) for each in fields(self)]
 
     def takes(self, kind: Kind) -> bool:
-        """Whether a table of this kind can go down it."""
+        """Whether a table of this kind can go down it; test_decoding publishes no root."""
+        if kind.partitioned and self.stream == "test_decoding":
+            return False
         return kind.has_key or kind.name == "by_index" or self.mode != "marked"
 
     def engine_at(self, step: int) -> str:
