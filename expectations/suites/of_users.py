@@ -10,9 +10,11 @@ a context of its own, where the names of the user's suites begin with the table'
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
@@ -219,11 +221,13 @@ def _check(
     )
     checkpoint = own.checkpoint(context, suite.name, definition, "SUMMARY", actions)
     asked = _YESTERDAY in json.dumps([each.to_json_dict() for each in suite.expectation_configurations])
-    outcome = checkpoint.run(
-        batch_parameters={"dataframe": rows.frame},
-        expectation_parameters={_YESTERDAY: rows.yesterday()} if asked else {},
-        run_id=own.run_id(run_name),
-    )
+    parameters = {_YESTERDAY: rows.yesterday()} if asked else {}
+    with _functions_for(rows.frame):
+        outcome = checkpoint.run(
+            batch_parameters={"dataframe": rows.frame},
+            expectation_parameters=parameters,
+            run_id=own.run_id(run_name),
+        )
     results = [result for run in outcome.run_results.values() for result in run.results]
     if broken := [result for result in results if own.raised(result.exception_info)]:
         names = ", ".join(_name(result) for result in broken)
@@ -235,6 +239,23 @@ def _check(
         )
     failed = tuple(_failure(result) for result in results if not result.success)
     return SuiteResult(choice.table, choice.suite, len(results), failed, time.monotonic() - started)
+
+
+@contextmanager
+def _functions_for(frame: DataFrame) -> Iterator[None]:
+    """Make pyspark's functions those of the frame's kind of session, for as long as it is checked.
+
+    Great Expectations calls them, and pyspark has one kind for a process (`pyspark.sql.utils.is_remote`).
+    """
+    variable = "SPARK_CONNECT_MODE_ENABLED"
+    if variable in os.environ or not type(frame).__module__.startswith("pyspark.sql.connect"):
+        yield
+        return
+    os.environ[variable] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[variable]
 
 
 def _name(result: Any) -> str:

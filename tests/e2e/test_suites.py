@@ -75,6 +75,27 @@ def _lake_rows(pipeline: Any, table: str) -> int:
     return int(row[0])
 
 
+def test_a_gate_on_a_spark_server(database: Database, connect: str, tmp_path: Path) -> None:
+    """Great Expectations calls pyspark's functions: those of Connect, in a process that has another Spark."""
+    database.execute(
+        "CREATE TABLE rides (ride_id int PRIMARY KEY, passenger_count int, pickup_datetime timestamp);"
+        "INSERT INTO rides SELECT g, 1 + g % 4, '2026-01-01' FROM generate_series(1, 20) g"
+    )
+    (tmp_path / "taxi.json").write_text(json.dumps(TAXI))
+    file = pipeline_file(tmp_path, database, ["rides"])
+    _choose(file, "[{suite: taxi.json, gate: true}]")
+    with Pipeline.open(file, remote=connect) as pipeline:
+        pipeline.init()
+        database.execute("UPDATE rides SET passenger_count = 3 WHERE ride_id = 1")
+        assert pipeline.sync().changes == 1
+        database.execute("UPDATE rides SET passenger_count = 0 WHERE ride_id = 2")
+        with pytest.raises(GateError, match="expect_column_values_to_be_between"):
+            pipeline.sync()
+        database.execute("UPDATE rides SET passenger_count = 4 WHERE ride_id = 2")
+        assert pipeline.sync().changes == 2
+        assert "SPARK_CONNECT_MODE_ENABLED" not in os.environ
+
+
 def test_a_batch_that_fails_its_gate_is_not_published(
     rides: tuple[Database, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

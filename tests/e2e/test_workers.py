@@ -26,7 +26,9 @@ from slotlake.infra.archive.state import StoredState
 from slotlake.infra.local.object_store import LocalObjectStore
 from slotlake.infra.locking.shared import LockLostError
 from slotlake.spark import lake_files
+from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.lake import LakeSettings
+from slotlake.spark.names import LakeName
 from slotlake.spark.storage.settings import StorageSettings
 from tests.catalogs import postgres_uri
 from tests.conftest import Database, fresh_database
@@ -125,6 +127,45 @@ def test_each_step_of_a_batch_on_a_worker_of_its_own(
         here.confirm(batch)
         assert_equal(database, here, TABLES)
         assert [path.name for path in shop.parent.iterdir()] == [shop.name], "nothing next to the file"
+
+
+@needs_namespaces
+def test_what_one_machine_noted_of_a_batch_another_knows(
+    database: Database, shop: Path, worker: Worker, connect: str
+) -> None:
+    """Staged here and published there, refused by a gate there, recovered there as was planned elsewhere."""
+    suite = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "balance", "min_value": 0}}
+    (shop.parent / "sums.json").write_text(json.dumps({"name": "sums", "expectations": [suite]}))
+    chosen = "'accounts': {mode: history, expectations: [{suite: sums.json, gate: true}]}"
+    shop.write_text(shop.read_text().replace("'accounts': {}", chosen))
+    other = Worker(shop, {"SLOTLAKE_SPARK_REMOTE": connect}, name="other")
+    with Pipeline.open(shop, remote=connect) as here:
+        here.init()
+        _change(database, 1)
+        batch = str(here.pull().batch)
+        worker.step("apply", batch)
+        with open_catalog(here.lake) as opened:
+            opened.drop([LakeName("shop", "accounts__history")])
+    assert "accounts__history was dropped" in str(other.step("publish", batch)["warnings"])
+    worker.step("confirm", batch)
+    database.execute("UPDATE accounts SET balance = -1 WHERE id = 5")
+    refused = worker.step("pull")["batch"]
+    worker.step("apply", refused)
+    with pytest.raises(AssertionError, match="GateError"):
+        other.step("publish", refused)
+    database.execute("UPDATE accounts SET balance = 1 WHERE id = 5")
+    longer = worker.step("pull")["batch"]
+    assert longer.partition("-")[0] == refused.partition("-")[0] != longer
+    for step in ("apply", "publish", "confirm"):
+        worker.step(step, longer)
+    with Pipeline.open(shop, remote=connect) as here:
+        assert_equal(database, here, TABLES)
+        database.execute(f"SELECT pg_drop_replication_slot('{here.source.slot}')")
+        _change(database, 2)
+    plan = worker.step("plan_recovery")
+    assert other.step("recover", plan["plan_name"])["carried_out"]
+    with Pipeline.open(shop, remote=connect) as here:
+        assert_equal(database, here, TABLES)
 
 
 def test_every_note_moves_into_the_bucket(object_store: LocalObjectStore, tmp_path: Path) -> None:
