@@ -363,16 +363,19 @@ def _pending_findings(pipeline: OpenPipeline, position: int) -> list[Finding]:
     return []
 
 
-def quick_findings(pipeline: OpenPipeline) -> list[Finding]:
+def quick_findings(pipeline: OpenPipeline, *, files: bool = False) -> list[Finding]:
     """Judge as :func:`judge`, without slot and change log, for those who only look while runs are at work.
 
     Waits for nobody; what cannot be asked now is left out.
+
+    Args:
+        files: also see that the files of all tables are there.
     """
     from slotlake.spark.maintenance.integrity import find_damage
 
     findings: list[Finding] = []
     try:
-        damages = without_recorded(pipeline, find_damage(pipeline.lake, pipeline.name))
+        damages = without_recorded(pipeline, find_damage(pipeline.lake, pipeline.name, files=files))
         findings += [_lake_finding(damage) for damage in damages]
         position = pipeline.position()
         if not is_upgraded(pipeline, position):

@@ -51,6 +51,8 @@ _PUBLISHED_ONE_BY_ONE = (
     "another, and tables opened at `latest` can have different positions (query and --at always use one)"
 )
 _SLOT_MISSING = "slot missing"
+# Each table costs reading its manifests, each file a look at the folder.
+_TABLES_MAX, _FILES_MAX = 100, 5_000
 _OF_A_COPY = ("process", "lsn", "since", "slot", "machines")
 
 
@@ -232,7 +234,8 @@ def _alarms(pipeline: OpenPipeline, lake: _LakeSide, source: _SourceSide, state:
             require_own_slot_name(pipeline)
         except PipelineFileError as error:
             return [Alarm("slot changed", error.what, error.way_out), *source.watched.alarms]
-    alarms = [Alarm(each.kind, each.what, "slotlake recover") for each in quick_findings(pipeline)]
+    findings = quick_findings(pipeline, files=_looks_at_files(pipeline, lake.point))
+    alarms = [Alarm(each.kind, each.what, "slotlake recover") for each in findings]
     if state == _SLOT_MISSING:
         what = f"the replication slot {pipeline.source.slot!r} does not exist"
         alarms.append(Alarm(state, what, "slotlake recover"))
@@ -242,6 +245,14 @@ def _alarms(pipeline: OpenPipeline, lake: _LakeSide, source: _SourceSide, state:
     alarms += [*source.watched.alarms, *set_aside_alarms(lake.point, source.published)]
     alarms += finding_alarms(source.file_findings)
     return [*alarms, *gone_alarms(pipeline)]
+
+
+def _looks_at_files(pipeline: OpenPipeline, point: ReadPoint) -> bool:
+    """Return whether to see that files are there: in a folder, if they are few; else `recover` does it."""
+    if pipeline.lake.is_in_bucket or len(point.pinned) > _TABLES_MAX:
+        return False
+    summaries = [(each.snapshot or {}).get("summary", {}) for each in point.pinned.values()]
+    return sum(int(each.get("total-data-files", 0)) for each in summaries) <= _FILES_MAX
 
 
 def _warnings(

@@ -222,6 +222,8 @@ _KINDS: Sequence[Kind] = (
     Kind("full_key", {"k": ("int8", INT8)}, {"p": ("numeric(38,0)", _digits(38)), "q": ("float8", FLOAT8)}, after=_FULL),
     Kind("bag", {"k": ("numeric(30,2)", _digits(30, 2))}, {"p": ("timestamptz", TIMESTAMPTZ), "q": ("float8", FLOAT8)},
          after=_FULL, key_sql=""),
+    Kind("bag_exact", {"k": ("numeric(30,2)", _digits(30, 2))}, {"p": ("timestamptz", TIMESTAMPTZ), "q": ("bytea", BYTEA)},
+         after=_FULL, key_sql=""),
     Kind("only_new", {"k": ("int4", INT4)}, {"p": ("numeric(38,0)", _digits(38))}, key_sql="", insert_only=True,
          after="ALTER TABLE {t} REPLICA IDENTITY NOTHING;"),
     Kind("emptied", {"k": ("int4", INT4)}, {"p": ("date", DATE)}),

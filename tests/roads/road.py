@@ -18,6 +18,7 @@ CHOICES: Final[Mapping[str, Sequence[str]]] = {
     "storage": ("folder", "s3"),
     "catalog": ("sqlite", "postgresql", "rest", "staged", "per_table"),
     "slices": ("one", "many"),
+    "rows": ("small", "large"),
     "stream": ("streamed", "bulk", "binary", "test_decoding"),
     "spark": ("embedded", "connect"),
     "copy": ("whole", "over_syncs", "backfilled", "recovered"),
@@ -36,6 +37,7 @@ class Road:
     storage: str
     catalog: str
     slices: str
+    rows: str
     stream: str
     spark: str
     copy: str

@@ -26,6 +26,15 @@ from tests.roads.rules import faults
 
 Held = Mapping[str, tuple[list[str], Rows]]
 _NAMESPACE = "lk"
+# Limits at which each row is read and written alone, as one of many megabytes is.
+_EACH_ROW_IS_LARGE = {
+    "direct.reading._AT_ONCE_BYTES_MAX": 0,
+    "direct.rows.LARGE_ROW_BYTES": 0,
+    "direct.stage.LARGE_ROW_BYTES": 0,
+    "direct.rows.OLD_BYTES_MAX": 0,
+    "direct.rows.PIECE_BYTES": 3000,
+    "fold.batch._LARGE_BYTES": 0,
+}
 
 
 @dataclass
@@ -221,6 +230,9 @@ class Traveller:
             patch.setenv("SLOTLAKE_DIRECT", {"direct": "usually", "merge": "never"}[engine])
             if road.slices == "many":
                 patch.setattr("slotlake.spark.apply.changes._COPIES", 300)
+            if road.rows == "large":
+                for name, limit in _EACH_ROW_IS_LARGE.items():
+                    patch.setattr(f"slotlake.spark.{name}", limit)
             if road.stream == "bulk":
                 patch.setattr("slotlake.decoder.stream.bulk.BULK_MIN_BYTES", 0)
             if road.catalog == "per_table":
