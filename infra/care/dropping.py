@@ -21,6 +21,7 @@ from slotlake.decoder.failpoints import reach
 from slotlake.decoder.server.source import redact, source_session
 from slotlake.decoder.slots.slot import drop_slot, inspect_slot
 from slotlake.infra.archive.state import OWNER
+from slotlake.infra.config.identity import owner_of_slot
 from slotlake.infra.copy.unfinished import give_up
 from slotlake.infra.joining.recopying import give_up_all
 from slotlake.infra.journal.shared import forget_journal
@@ -130,9 +131,11 @@ def _drop_slot(pipeline: OpenPipeline, work: _Progress) -> None:
         if inspect_slot(connection, source.slot) is None:
             return
     if not _is_ours(pipeline):
+        owner = owner_of_slot(pipeline.file)
+        who = "this pipeline did not make it" if owner is None else f"it is that of the pipeline {owner.name}"
         work.left.append(
-            f"the replication slot {source.slot}: this pipeline did not make it, so it stays; if nothing "
-            f"needs it: SELECT pg_drop_replication_slot('{source.slot}')"
+            f"the replication slot {source.slot}: {who}, so it stays; it may hold the only copy of its "
+            "owner's changes, so drop it by hand only if you know that nobody needs them"
         )
         return
     if drop_slot(source):

@@ -224,11 +224,11 @@ def _foreign_slot_error(pipeline: OpenPipeline, state: SlotState) -> SlotError:
             way_out="if you changed `name` in the file, put it back; a second pipeline needs another "
             "source.slot. Do not drop the slot: it may hold the only copy of changes",
         )
-    wal = "" if state.retained_bytes is None else f", which keeps {state.retained_bytes:,} bytes of WAL"
+    wal = "" if state.retained_bytes is None else f"; it keeps {state.retained_bytes:,} bytes of WAL"
     return SlotError(
-        f"the replication slot {pipeline.source.slot!r} exists already{wal}; no note here says that this "
+        f"the replication slot {pipeline.source.slot!r} exists already; no note here says that this "
         "pipeline made it",
-        where=f"plugin {state.plugin}, database {state.database}",
+        where=f"plugin {state.plugin}, database {state.database}{wal}",
         way_out="if the pipeline file, its `name` or `state.path` was moved or changed, put that back; else "
         "name another slot in source.slot. It may hold the only copy of its owner's changes: drop it only if "
         "you know whose it was",

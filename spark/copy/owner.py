@@ -42,7 +42,7 @@ def is_owned_by(catalog: Catalog, pipeline: str) -> bool:
         raise LakeError(
             "the lake's namespace belongs to " + (f"pipeline {owner}" if owner else "something else"),
             where=f"table {name} in {catalog.lake.place}",
-            way_out="put `name` back if it was changed; else give it a namespace and slot of its own",
+            way_out="put `name` back if it was changed; else give it a lake.namespace and a slot of its own",
         )
     require_known_format(metadata, name)
     return True

@@ -257,6 +257,8 @@ def test_types_that_the_catalog_was_not_told_of(server: Connection) -> None:
 
 def test_names_behind_numbers_are_withheld(server: Connection, catalog: TypeCatalog) -> None:
     for name in [name for name, why in WITHHELD.items() if "name that only the server knows" in why]:
+        if one(server, f"SELECT to_regtype('{name}') IS NULL"):
+            continue  # a type of newer servers
         oid, zero = server.execute(
             f"SELECT '{name}'::regtype::oid::bigint, '0'::{name}::text"
         ).fetchone() or (0, "")

@@ -55,10 +55,13 @@ def _what_is_anothers_is_refused(database: Database, first: Pipeline, folder: Pa
     with Pipeline.open(third) as pipeline, pytest.raises(LakeError, match="belongs to pipeline one"):
         pipeline.init()
     third.write_text(text.replace(f"slot: slotlake_{database.name}_third", f"slot: {first.source.slot}"))
-    with Pipeline.open(third) as pipeline, pytest.raises(SlotError, match="did not make it"):
+    with (
+        Pipeline.open(third) as pipeline,
+        pytest.raises(SlotError, match="is that of another pipeline, 'one'"),
+    ):
         pipeline.init()
     with Pipeline.open(third) as pipeline:
-        assert "did not make it" in pipeline.drop().left[0]  # nor is it dropped
+        assert "that of the pipeline one, so it stays" in pipeline.drop().left[0]  # nor is it dropped
     first.sync()
 
 

@@ -97,7 +97,7 @@ def test_a_good_file_is_right_and_nothing_is_changed(
     assert main(["validate", str(shop)]) == 0
     said = capsys.readouterr().out
     assert "0 errors, 0 warnings" in said, said
-    assert [line.split()[0] for line in said.splitlines()[:-1]] == ["ok"] * 14
+    assert [line.split()[0] for line in said.splitlines()[:-1]] == ["ok"] * 15
     assert _everything(database, shop.parent) == before
     with Pipeline.open(shop, remote=connect) as pipeline:
         pipeline.init()
@@ -192,7 +192,7 @@ def test_wal_level_and_a_server_without_a_free_slot(tmp_path: Path) -> None:
 def test_a_slot_that_another_made(shop: Path, database: Database) -> None:
     slot = f"slotlake_{database.name}_shop"
     database.execute(f"SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')")
-    _refused_alike(shop, "slot", "this pipeline did not make it")
+    _refused_alike(shop, "slot", "no note here says")
 
 
 def test_columns_that_no_binary_stream_can_carry(shop: Path, database: Database) -> None:

@@ -17,6 +17,8 @@ from slotlake.spark.maintenance.removal import drop_tables
 from slotlake.spark.maintenance.rewrite import tables_to_maintain
 from slotlake.spark.names import LakeName
 from slotlake.spark.publish import swap
+from slotlake.spark.publish.aside import Aside
+from slotlake.spark.publish.aside_write import write
 from slotlake.spark.publish.publication import DerivedGoneError, publish_batch
 from tests.spark.lake_lab import PIPELINE, Lab, relation, update
 
@@ -104,7 +106,7 @@ def _beside_still(lab: Lab, other: Any) -> None:
 
 
 def _dropped_by_others(lab: Lab, other: Any) -> None:
-    """It is named where it is known that it was staged; the other tables go on without it."""
+    """It is named, and no batch leaves it out unless it is set aside; then the others go on without it."""
     batch = lab.batch(update(ONE, id="1", v="2"), update(TWO, id="1", v="2"))
     lab.apply(batch)
     other.sql(f"DROP TABLE lake.{lab.lake.namespace}.one")
@@ -112,6 +114,8 @@ def _dropped_by_others(lab: Lab, other: Any) -> None:
     with pytest.raises(LakeError, match="dropped from the catalog by someone else") as raised:
         publish_batch(lab.lake, batch, PIPELINE, staged=staged)
     assert raised.value.table == ("public", "one")
+    why = (str(raised.value.what), str(raised.value.where), str(raised.value.way_out))
+    write(lab.lake, PIPELINE, [Aside("public", "one", None, "2026-01-01T00:00:00+00:00", "absent", *why)])
     derived = {LakeName(lab.lake.namespace, "two__history"): ("public", "two")}
     with pytest.raises(DerivedGoneError, match="a derived table was dropped") as gone:
         publish_batch(lab.lake, batch, PIPELINE, staged=derived)

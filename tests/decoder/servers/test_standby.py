@@ -164,4 +164,4 @@ def test_a_standby_before_16_is_refused() -> None:
         server.start()
         with pytest.raises(SourceError, match="a version that has no logical decoding") as caught:
             create_slot(SourceSettings(server.dsn(), ("p",), "s"))
-        assert "PostgreSQL 16 or later, or the primary" in caught.value.way_out
+        assert "a standby of PostgreSQL 16 or later" in caught.value.way_out
