@@ -35,33 +35,40 @@ class Table:
         )
         return head
 
+    def manifests(self, content: int = DATA) -> Iterator[Json]:
+        """The manifests of main that list a live file."""
+        for each in self.files._read[self.main["manifest-list"]]:
+            if each["content"] == content and each["added_files_count"] + each["existing_files_count"]:
+                yield each
+
     def manifest(self, content: int = DATA) -> Json:
-        """The first manifest of main that lists a live file."""
-        return next(
-            each
-            for each in self.files._read[self.main["manifest-list"]]
-            if each["content"] == content and each["added_files_count"] + each["existing_files_count"]
-        )
+        """The first of them."""
+        return next(self.manifests(content))
+
+    def entries(self, content: int = DATA) -> Iterator[Json]:
+        """The live files of main."""
+        for manifest in self.manifests(content):
+            yield from (
+                each for each in self.files._read[manifest["manifest_path"]] if each["status"] != DELETED
+            )
 
     def entry(self, content: int = DATA) -> Json:
-        """The first live file of main."""
-        records = self.files._read[self.manifest(content)["manifest_path"]]
-        return next(each for each in records if each["status"] != DELETED)
+        """The first of them."""
+        return next(self.entries(content))
 
     def pair(self, metric: str, column: str) -> Json:
-        """A column's metric of that file."""
+        """A column's metric of the first live file that has it: a file of NULLs only has no bounds."""
         number = next(f["id"] for s in self.metadata["schemas"] for f in s["fields"] if f["name"] == column)
-        pairs = self.entry()["data_file"][metric]
-        at = next(
-            i for i, each in enumerate(pairs) if each[0 if isinstance(each, tuple) else "key"] == number
-        )
-        if isinstance(pairs[at], tuple):
-            pairs[at] = {"key": pairs[at][0], "value": pairs[at][1]}
+        for entry in self.entries():
+            pairs = entry["data_file"][metric]
             pairs[:] = [
-                each if isinstance(each, dict) else {"key": each[0], "value": each[1]} for each in pairs
+                dict(zip(("key", "value"), each, strict=True)) if isinstance(each, tuple) else each
+                for each in pairs
             ]
-        found: Json = pairs[at]
-        return found
+            for found in pairs:
+                if found["key"] == number:
+                    return found
+        raise AssertionError(f"no file has {metric} of {column}")
 
 
 def _twice(table: Table) -> None:
