@@ -48,13 +48,16 @@ class Journey:
         return [*(what for each in self.travellers for what in each.wrong), *self._other_numbers()]
 
     def _other_numbers(self) -> Iterator[str]:
-        """Rows that keep their number, or count as changed, on one road and not on another."""
-        first: dict[tuple[str, int], tuple[Traveller, dict[Any, Any]]] = {}
+        """Rows that keep their number, or count as changed, on one road and not on another.
+
+        A marked row is still there: where it comes back it keeps the number that it loses elsewhere.
+        """
+        first: dict[tuple[str, int, bool], tuple[Traveller, dict[Any, Any]]] = {}
         for each in self.travellers:
             for (table, step), rows in each.lineage.items():
                 if step not in each.comparable_steps:
                     continue
-                other, expected = first.setdefault((table, step), (each, rows))
+                other, expected = first.setdefault((table, step, each.road.mode == "marked"), (each, rows))
                 for key in rows.keys() & expected.keys():
                     if rows[key] != expected[key]:
                         what = f"after sync {step} the row {key} (kept its number, changed)"

@@ -160,7 +160,7 @@ class Kind:
         """SQL that makes the table."""
         columns = ", ".join(f"{name} {kind}" for name, (kind, _) in self.columns.items())
         key = f", {self.key_sql.format(key=', '.join(self.key))}" if self.key_sql else ""
-        parted = " PARTITION BY RANGE (k)" if self.partitioned else ""
+        parted = " PARTITION BY RANGE (k)" if self.partitioned else " WITH (fillfactor = 10)"
         return (
             f"CREATE TABLE {self.name} ({columns}{key}){parted};"
             + self.after.format(t=self.name)

@@ -239,7 +239,7 @@ class Traveller:
             if road.catalog == "per_table":
                 patch.setattr("slotlake.spark.catalog.rest.RestPointers.together", False)
             if self._late:
-                patch.setattr("slotlake.decoder.copy.parts.PART_BYTES", 16384)
+                patch.setattr("slotlake.decoder.copy.parts.PART_BYTES", 8192)
             with Pipeline.open(self.file, remote=remote) as pipeline:
                 yield pipeline
 
