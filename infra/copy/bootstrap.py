@@ -122,10 +122,11 @@ def _file_findings(pipeline: OpenPipeline) -> list[FileFinding]:
     with source_session(pipeline.source.dsn, "comparing the file's tables") as connection:
         findings = file_findings(pipeline, connection, None) + binary_findings(pipeline, connection)
     if wrong := [each for each in findings if each.wrong]:
+        sections = dict.fromkeys(f"section `{each.section}`" for each in wrong)
         raise PipelineFileError(
             "; ".join(each.what for each in wrong),
-            where="section `tables` of the pipeline file",
-            way_out=wrong[0].way_out,
+            where=f"{' and '.join(sections)} of the pipeline file",
+            way_out="; ".join(dict.fromkeys(each.way_out for each in wrong)),
         )
     return findings
 

@@ -206,7 +206,11 @@ def _renewal(pipeline: OpenPipeline, tables: Sequence[TableRepair], *, carried_o
         f"make a new slot {slot}, in place of what is left of the old one, and compare lake and source there"
     ]
     if not carried_out and unpublished(pipeline):
-        lines.insert(0, "make the publications that are missing, of the tables that the pipeline file names")
+        lines.insert(
+            0,
+            "make the publications that are missing, of the tables that the pipeline file names and of those that "
+            "the lake follows",
+        )
     by_how = {
         how: [table for table in tables if table.how == how] for how in (ROWS, WHOLE, NEW, LEFT, NOTHING)
     }

@@ -1,8 +1,7 @@
 """Make a new slot, and bring to the lake what differs from the source there, as one batch like any other.
 
 The order is: note that it was begun, drop the old slot, make the new one with its snapshot, compare, write
-the
-batch (and copies in its sidecar), apply, publish, remove the note.  Invariant: the lake is changed by the
+the batch (and copies in its sidecar), apply, publish, remove the note.  Invariant: the lake is changed by the
 publication alone, all tables at once; what is before it can be done again from the beginning.
 """
 
@@ -12,9 +11,10 @@ import shutil
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from slotlake.decoder.assembly.prepared import forget_from
+from slotlake.decoder.catalog.membership import Name, memberships
 from slotlake.decoder.catalog.publications import create_publication, missing_publications
 from slotlake.decoder.changelog.batches import Batch, batch_name, batch_positions, batch_starting_at, batches
 from slotlake.decoder.changelog.difference import write_difference
@@ -33,12 +33,15 @@ from slotlake.infra.joining.recopying import give_up_all
 from slotlake.infra.recover.compare import NEW, ROWS, WHOLE, Comparison, TableRepair, compare
 from slotlake.infra.schema.evolution import with_schema_changes, write_copies
 from slotlake.infra.selection.aside import set_aside
+from slotlake.infra.source.fingerprints import CatalogFingerprint
 from slotlake.infra.source.history import follow_history
 from slotlake.infra.state_file import StateFile
 from slotlake.spark.names import parse_postgres_name
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+    import psycopg
 
     from slotlake.decoder.catalog.publications import SourceTable
     from slotlake.infra.pipeline_open import OpenPipeline
@@ -47,6 +50,10 @@ if TYPE_CHECKING:
     from slotlake.spark.tables.schema import TableSchema
 
 SLOT_WAIT_SECONDS = 60.0
+_PARTITIONS_OF = """
+SELECT c::bigint FROM unnest(%s::oid[]) c
+WHERE EXISTS (SELECT FROM pg_partition_ancestors(c) above WHERE above.relid <> c AND above.relid = ANY (%s::oid[]))
+"""
 
 
 def renew(
@@ -185,9 +192,9 @@ def _forget_what_waits(pipeline: OpenPipeline, position: int) -> None:
 def _make_missing_publications(pipeline: OpenPipeline) -> None:
     """Make publications that are missing, and note them as made by us, so that `drop` removes them."""
     source, note = pipeline.source, StateFile(pipeline.file.state_dir / "made.json")
-    tables = [parse_postgres_name(name) for name in pipeline.file.tables]
     with source_session(source.dsn, "making the publication") as connection:
         missing = missing_publications(connection, source.publications)
+        tables = _tables_to_publish(pipeline, connection) if missing else []
         for name in missing:
             create_publication(
                 connection, name, tables, through_root=pipeline.file.source.partitions == "root"
@@ -195,6 +202,36 @@ def _make_missing_publications(pipeline: OpenPipeline) -> None:
     if missing:
         content = note.mapping() or {"slot": source.slot, "publications": []}
         note.write({**content, "publications": sorted({*content["publications"], *missing})})
+
+
+def _tables_to_publish(pipeline: OpenPipeline, connection: psycopg.Connection[Any]) -> list[Name]:
+    """Return the tables that the file names, and those that the lake follows and nothing else publishes.
+
+    If the file names none, return none: the publication may have had all tables, or columns of its own.
+    """
+    named = [parse_postgres_name(name) for name in pipeline.file.tables]
+    if not named:
+        return []
+    at_source = memberships(connection, pipeline.source.publications, {*named, *_followed(pipeline)})
+    followed = {
+        name: each.relation_id
+        for name, each in at_source.items()
+        if name not in named and not each.obstacle and not each.is_published
+    }
+    above = [each.relation_id for name, each in at_source.items() if name in named]
+    rows = connection.execute(_PARTITIONS_OF, (list(followed.values()), [*above, *followed.values()]))
+    below = {int(oid) for (oid,) in rows.fetchall()}
+    return [*named, *(name for name, oid in followed.items() if oid not in below)]
+
+
+def _followed(pipeline: OpenPipeline) -> set[Name]:
+    """Return the tables that have not left the publications; those that are set aside too."""
+    from slotlake.spark.read.point import ReadPoint
+
+    point = ReadPoint.latest(pipeline.lake)
+    fingerprints = {(t.schema, t.table): CatalogFingerprint.from_json(t.fingerprint) for t in point.tables()}
+    left = {name for name, each in fingerprints.items() if each is not None and each.has_left}
+    return {*fingerprints, *point.aside} - left
 
 
 def _difference(
@@ -254,8 +291,6 @@ def _shape_of_compared(mirror: TableSchema, schema: TableSchema) -> TableSchema:
         mirror: the table as the lake has it.
         schema: the lake table that a copy would make.
     """
-    from slotlake.infra.source.fingerprints import CatalogFingerprint
-
     numbers = {column.name: column.number for column in schema.columns}
     columns = tuple(
         c if c.dropped else replace(c, number=numbers[c.name], unfilled=False, lost=False)

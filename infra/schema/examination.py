@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 Name = tuple[str, str]
 _LATELY = 8  # pipelines of one process
-_UNPUBLISHED = frozenset({"left"})
 _ELSEWHERE = "rows changed while the table had another name"
 
 
@@ -381,6 +380,6 @@ def _noted_as_unpublished(mirror: TableSchema) -> TableSchema | None:
     A table that comes back under that name is then taken for another one.
     """
     fingerprint = CatalogFingerprint.from_json(mirror.fingerprint)
-    if fingerprint is None or fingerprint.members == _UNPUBLISHED:
+    if fingerprint is None or fingerprint.has_left:
         return None
-    return replace(mirror, fingerprint=replace(fingerprint, members=_UNPUBLISHED, ways={}).to_json())
+    return replace(mirror, fingerprint=fingerprint.of_left().to_json())

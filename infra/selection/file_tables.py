@@ -47,6 +47,7 @@ class FileFinding:
     Attributes:
         lacking: the file names it, and the lake will not get it by itself.
         wrong: no table of that name can be followed, so the file is wrong.
+        section: the section of the file that says it.
     """
 
     table: str
@@ -54,6 +55,7 @@ class FileFinding:
     way_out: str
     lacking: bool = False
     wrong: bool = False
+    section: str = "tables"
 
     @property
     def warning(self) -> str:
@@ -139,7 +141,9 @@ def binary_findings(pipeline: OpenPipeline, connection: psycopg.Connection[Any])
     if not pipeline.source.binary:
         return []
     withheld = withheld_columns(connection, pipeline.source.publications, load_types(connection))
-    return [FileFinding("", "; ".join(withheld), TEXT_OR_UNPUBLISHED, wrong=True)] if withheld else []
+    if not withheld:
+        return []
+    return [FileFinding("", "; ".join(withheld), TEXT_OR_UNPUBLISHED, wrong=True, section="source")]
 
 
 def file_findings(

@@ -37,6 +37,7 @@ WHERE c.oid = ANY (%(tables)s) AND c.relispartition
 """
 # Every batch reads the fingerprints of all tables; with fewer places than tables, each would be parsed again.
 _READ_LATELY = 1 << 15
+_LEFT = frozenset({"left"})
 _REMEMBERED: WeakKeyDictionary[OpenPipeline, RememberedFingerprints] = WeakKeyDictionary()
 
 
@@ -47,7 +48,7 @@ class CatalogFingerprint:
     Attributes:
         relation_id: as in `decoder.catalog.fingerprints.TableFingerprint`.
         storage: as there.
-        members: as there.
+        members: as there; :data:`_LEFT` of a table that has left the publications.
         last: the highest attribute number that is accounted for.
         since: attribute number → the transaction that had last changed its description; of generated columns
             also where the table does not have them.
@@ -68,6 +69,15 @@ class CatalogFingerprint:
     ways: Mapping[str, str] = field(default_factory=dict)
     texts: Mapping[int, frozenset[str]] = field(default_factory=dict)
     toast: int | None = None
+
+    @property
+    def has_left(self) -> bool:
+        """The table has left the publications, and a batch has noted it."""
+        return self.members == _LEFT
+
+    def of_left(self) -> CatalogFingerprint:
+        """Return it with the note that the table has left the publications."""
+        return replace(self, members=_LEFT, ways={})
 
     def to_json(self) -> str:
         """The fingerprint as JSON, for `TableSchema.mark`."""

@@ -134,6 +134,22 @@ def test_publication_missing_and_no_tables_named(run: Command, shop: Path) -> No
     run("init", shop).expect(3, "publication")
 
 
+def test_a_column_that_a_binary_stream_does_not_carry(run: Command, shop: Path, database: Database) -> None:
+    database.execute(
+        "ALTER TABLE t ADD kind regclass; CREATE TABLE u (id int PRIMARY KEY);"
+        "CREATE PUBLICATION shop FOR TABLE t, u"
+    )
+    shop.write_text(shop.read_text().replace("source:\n", "source:\n  binary: true\n"))
+    refused = run("init", shop)
+    way_out = "ALTER PUBLICATION … DROP TABLE …, then ADD TABLE … (the other columns), in one transaction"
+    refused.expect(2, "column 'kind' of public.t cannot", "section `source` of the pipeline file", way_out)
+    assert "`tables`" not in refused.text
+    database.execute(
+        "BEGIN; ALTER PUBLICATION shop DROP TABLE t; ALTER PUBLICATION shop ADD TABLE t (id, v); COMMIT"
+    )
+    assert run("init", shop).code == 0
+
+
 def test_not_initialised(run: Command, shop: Path) -> None:
     for command in ("sync", "verify"):
         run(command, shop).expect(7, "slotlake init")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -210,6 +211,44 @@ def test_publication_dropped(shop: tuple[Database, Any]) -> None:
         pipeline.sync()
     assert _how(pipeline.recover(carry_out=True))["public.big"] == "nothing"
     _sound(database, pipeline)
+
+
+def test_publication_dropped_that_had_more_than_the_file_names(
+    database: Database, session: Any, tmp_path: Path
+) -> None:
+    """What was added without a line in the file is published again; what was removed is not."""
+    assert session is not None
+    database.execute(
+        "CREATE TABLE named (id int PRIMARY KEY, v text); CREATE TABLE added (LIKE named INCLUDING ALL);"
+        "CREATE TABLE removed (LIKE named INCLUDING ALL); CREATE TABLE gone (LIKE named INCLUDING ALL);"
+        "CREATE TABLE elsewhere (LIKE named INCLUDING ALL); CREATE PUBLICATION other FOR TABLE elsewhere;"
+        "CREATE TABLE parts (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);"
+        "CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (10);"
+        "INSERT INTO named VALUES (1, 'a'); INSERT INTO added VALUES (1, 'a');"
+        "INSERT INTO parts VALUES (1, 'a')"
+    )
+    file = pipeline_file(tmp_path, database, ["named", "parts"], source="partitions: leaves")
+    file.write_text(file.read_text().replace("publications: [shop]", "publications: [shop, other]"))
+    with Pipeline.open(file) as pipeline:
+        pipeline.init()
+        pipeline.add(["added", "removed", "gone"], publication="shop")
+        pipeline.remove(["removed"])
+        pipeline.sync()
+        database.execute("DROP PUBLICATION shop; DROP TABLE gone; UPDATE added SET v = 'unseen'")
+        assert (
+            pipeline.recover()
+            .plan[0]
+            .endswith("that the pipeline file names and of those that the lake follows")
+        )
+        assert _how(pipeline.recover(carry_out=True))["public.added"] == "rows"
+        made = "SELECT tablename FROM pg_publication_tables WHERE pubname = 'shop' ORDER BY 1"
+        assert database.execute(made) == [("added",), ("named",), ("parts_1",)]
+        listed = "SELECT prrelid::regclass::text FROM pg_publication_rel ORDER BY 1"
+        assert [name for (name,) in database.execute(listed)] == ["added", "elsewhere", "named", "parts"]
+        database.execute("INSERT INTO added VALUES (2, 'seen'); INSERT INTO parts VALUES (2, 'seen')")
+        pipeline.sync()
+        assert_equal(database, pipeline, ["named", "added", "parts_1", "elsewhere"])
+        assert pipeline.recover().plan == []
 
 
 def test_lake_moved_by_hand(shop: tuple[Database, Any]) -> None:
