@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from tests.decoder.sources import (
     slotted,
     through_sql,
 )
+from tests.meanwhile import meanwhile
 
 TABLE = """
 CREATE TABLE t (id int PRIMARY KEY, a int, b numeric(8,2), c text, d timestamptz, e bool);
@@ -313,9 +315,8 @@ def test_live_writers_while_pulling(database: Database, tmp_path: Path) -> None:
     """Concurrent transactions, some rolled back, many batches: the replayed log is the table."""
     database.execute(TABLE)
     source, position = slotted(database)
-    stop = threading.Event()
 
-    def write(worker: int) -> None:
+    def write(worker: int, stop: threading.Event) -> None:
         with database.connect() as connection:
             number = 0
             while not stop.is_set():
@@ -329,18 +330,11 @@ def test_live_writers_while_pulling(database: Database, tmp_path: Path) -> None:
                     connection.execute("ROLLBACK TO s")
                 connection.execute("ROLLBACK" if number % 5 == 0 else "COMMIT")
 
-    writers = [threading.Thread(target=write, args=(i,)) for i in range(3)]
-    for writer in writers:
-        writer.start()
     found = []
-    try:
+    with meanwhile(*(partial(write, worker) for worker in range(3))):
         for _ in range(10):
             found.append(pulled(source, tmp_path, position))
             position = found[-1].end_lsn
-    finally:
-        stop.set()
-        for writer in writers:
-            writer.join()
     found.append(pulled(source, tmp_path, position))
     assert replayed(found) == held_by(database, "t", TEXTS)
 
@@ -349,18 +343,15 @@ def test_a_snapshot_and_its_position_are_one_cut(database: Database, tmp_path: P
     """Pulled exactly up to the temporary slot's position, the log is the table as the snapshot sees it."""
     database.execute(TABLE)
     source, start = slotted(database)
-    stop = threading.Event()
 
-    def write() -> None:
+    def write(stop: threading.Event) -> None:
         with database.connect() as connection:
             number = 0
             while not stop.is_set():
                 number += 1
                 connection.execute(inserted(number, number))
 
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
+    with meanwhile(write):
         for i in range(3):
             time.sleep(0.2)
             with create_slot(source, temporary=True) as cut, connect(source.dsn) as connection:
@@ -370,9 +361,6 @@ def test_a_snapshot_and_its_position_are_one_cut(database: Database, tmp_path: P
             batch = pulled(source, tmp_path / str(i), start, until=cut.lsn)
             assert batch.end_lsn == cut.lsn
             assert replayed([batch]) == seen
-    finally:
-        stop.set()
-        writer.join()
 
 
 def test_wal_does_not_pile_up(database: Database, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from slotlake.infra.local.postgres import EmbeddedPostgres, temporary_postgres
 from slotlake.infra.schema import evolution
 from tests.conftest import Database, fresh_database
 from tests.e2e.oracle import assert_equal, pipeline_file
+from tests.meanwhile import meanwhile
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -131,9 +133,9 @@ def test_under_writers_whose_commits_overlap(shop: tuple[Database, Any]) -> None
 
 @contextmanager
 def _writers(database: Database, count: int) -> Iterator[list[int]]:
-    written, over = [0], threading.Event()
+    written = [0]
 
-    def write(number: int) -> None:
+    def write(number: int, over: threading.Event) -> None:
         with psycopg.connect(database.dsn, autocommit=True) as connection:
             connection.execute(f"SET synchronous_commit = {'off' if number % 2 else 'on'}")
             while not over.is_set():
@@ -141,15 +143,8 @@ def _writers(database: Database, count: int) -> Iterator[list[int]]:
                 written[0] += 1
                 time.sleep(0.002)
 
-    threads = [threading.Thread(target=write, args=[number]) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    try:
+    with meanwhile(*(partial(write, number) for number in range(count))):
         yield written
-    finally:
-        over.set()
-        for thread in threads:
-            thread.join()
 
 
 def test_a_commit_that_waits_for_a_standby_is_in_the_lake_and_not_in_snapshots(

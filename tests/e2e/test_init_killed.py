@@ -12,11 +12,9 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -24,6 +22,7 @@ import pytest
 from slotlake import Pipeline
 from tests.conftest import Database
 from tests.e2e.oracle import assert_equal, pipeline_file, source_rows
+from tests.meanwhile import repeatedly
 
 pytestmark = pytest.mark.timeout(1800)
 PART_BYTES = 60_000
@@ -68,21 +67,19 @@ def fill(database: Database) -> None:
     )
 
 
-@contextmanager
-def written(database: Database, seed: int) -> Iterator[None]:
+def written(database: Database, seed: int) -> AbstractContextManager[None]:
     """Rows come, go, come again, move between partitions, and into and out of the filter.
 
     A tenth of them does: of a table of which more has changed no range would be kept.
     """
-    drawn, stopped = random.Random(seed), threading.Event()
+    drawn = random.Random(seed)
 
     def write() -> None:
-        while not stopped.wait(0.02):
-            row, other = drawn.randrange(10, 6000, 10), drawn.randrange(10, 6000, 10)
-            here, there = drawn.sample([row % 5000, 5000 + row % 5000], 2)
-            even, odd = drawn.sample([row % 4000, 10_001 + row % 4000], 2)
-            database.execute(
-                f"""
+        row, other = drawn.randrange(10, 6000, 10), drawn.randrange(10, 6000, 10)
+        here, there = drawn.sample([row % 5000, 5000 + row % 5000], 2)
+        even, odd = drawn.sample([row % 4000, 10_001 + row % 4000], 2)
+        database.execute(
+            f"""
                 UPDATE big SET v = v + 1, t = t || '.' WHERE id = {row};
                 DELETE FROM big WHERE id = {other};
                 INSERT INTO big VALUES ({row}, 0, 'NaN', 'new') ON CONFLICT DO NOTHING;
@@ -90,17 +87,11 @@ def written(database: Database, seed: int) -> Iterator[None]:
                 UPDATE chosen SET id = {odd} WHERE id = {even};
                 UPDATE chosen SET d = d - 1 WHERE id = {other};
                 """
-            )
-            if drawn.random() < NOTED_SHARE:
-                database.execute(f"DELETE FROM log WHERE what = 'line {row}'")
+        )
+        if drawn.random() < NOTED_SHARE:
+            database.execute(f"DELETE FROM log WHERE what = 'line {row}'")
 
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        yield
-    finally:
-        stopped.set()
-        writer.join()
+    return repeatedly(write, 0.02)
 
 
 def write_once(database: Database, number: int) -> None:

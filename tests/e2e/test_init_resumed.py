@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from slotlake.infra.copy import states as copy_states
 from slotlake.infra.copy.record import CopyRecord
 from tests.conftest import Database
 from tests.e2e.oracle import assert_equal, pipeline_file
+from tests.meanwhile import repeatedly
 from tests.storage import IN_S3, files_folder
 
 pytestmark = pytest.mark.timeout(900)
@@ -173,25 +174,17 @@ def test_written_all_the_while(
     """The source is never still: rows move while ranges are read, and between the attempts."""
     fill(database)
     file = pipeline_file(tmp_path, database, [])
-    stopped = threading.Event()
+    numbers = itertools.count(1)
 
-    def writing() -> None:
-        number = 1
-        while not stopped.wait(0.05):
-            database.execute(f"UPDATE big SET v = v + 1, t = t || '.' WHERE id % 31 = {number % 31}")
-            database.execute(f"UPDATE parts SET id = 5000 + {number} WHERE id = {number}")
-            number += 1
+    def write() -> None:
+        number = next(numbers)
+        database.execute(f"UPDATE big SET v = v + 1, t = t || '.' WHERE id % 31 = {number % 31}")
+        database.execute(f"UPDATE parts SET id = 5000 + {number} WHERE id = {number}")
 
-    writer = threading.Thread(target=writing)
-    writer.start()
-    try:
-        with Pipeline.open(file, remote=connect) as pipeline:
-            interrupted(pipeline, monkeypatch, "init.mid_copy:7")
-            pipeline.init()
-            assert pipeline.verify().equal
-    finally:
-        stopped.set()
-        writer.join()
+    with repeatedly(write, 0.05), Pipeline.open(file, remote=connect) as pipeline:
+        interrupted(pipeline, monkeypatch, "init.mid_copy:7")
+        pipeline.init()
+        assert pipeline.verify().equal
 
 
 def test_what_cannot_be_brought_forward_is_copied_again(

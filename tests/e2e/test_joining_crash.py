@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from tests.e2e.joins import (
     write,
 )
 from tests.e2e.oracle import assert_equal
+from tests.meanwhile import repeatedly
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -132,17 +133,8 @@ def test_killed_at_random_moments(database: Database, connect: str, tmp_path: Pa
     chance = random.Random(os.environ.get("SLOTLAKE_TEST_SEED", "1"))
     with begun(database, tmp_path, connect) as pipeline:
         big(database, 2500)
-        stopped = threading.Event()
-
-        def writing() -> None:
-            number = 1
-            while not stopped.wait(0.2):
-                write(database, 1 + number % 50)
-                number += 1
-
-        writer = threading.Thread(target=writing)
-        writer.start()
-        try:
+        numbers = itertools.cycle(range(1, 51))
+        with repeatedly(lambda: write(database, next(numbers)), 0.2):
             killed_times = 0
             for _ in range(25):
                 process = subprocess.Popen(
@@ -162,8 +154,5 @@ def test_killed_at_random_moments(database: Database, connect: str, tmp_path: Pa
                 until_joined(pipeline)
             assert killed_times
             assert pipeline.verify().equal
-        finally:
-            stopped.set()
-            writer.join()
         pipeline.sync()
         assert_equal(database, pipeline, ["big", "small"])

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from slotlake.infra.source.history import lake_origin
 from tests.conftest import LONG, Database
 from tests.debian_postgres import debian_postgres
 from tests.e2e.oracle import assert_equal, pipeline_file
+from tests.meanwhile import meanwhile
 from tests.pg_upgrade import programs_of_18, upgraded
 
 pytestmark = [
@@ -28,7 +28,7 @@ pytestmark = [
 
 # A test may write into its databases at any time; autovacuum's ANALYZE takes transaction ids, as writes do.
 CONF = {"autovacuum": "off", "max_prepared_transactions": "5"}
-PUBLISHED, TABLES = ["a", "b", "p"], ["a", "b", "p1", "p2"]
+TABLES = ["a", "b", "p"]
 SETUP = """
 CREATE TYPE mood AS ENUM ('sad', 'ok');
 CREATE TABLE a (id int PRIMARY KEY, gone int, m mood, v text);
@@ -53,25 +53,16 @@ def write(database: Database, first: int) -> None:
     )
 
 
-@contextmanager
-def load(database: Database, first: int) -> Iterator[None]:
+def load(database: Database, first: int) -> AbstractContextManager[None]:
     """Transactions all the time, of which some are open while the lake is synced."""
-    ended = threading.Event()
 
-    def writing() -> None:
+    def writing(ended: threading.Event) -> None:
         for number in range(first, first + 20_000, 50):
-            if ended.is_set():
+            if ended.wait(0.01):
                 return
             write(database, number)
-            time.sleep(0.01)
 
-    thread = threading.Thread(target=writing)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+    return meanwhile(writing)
 
 
 @pytest.fixture
@@ -80,7 +71,7 @@ def old(tmp_path: Path, connect: str) -> Iterator[tuple[Database, Pipeline]]:
     with temporary_postgres(version=17, conf=CONF) as server:
         database = Database(server, "postgres")
         database.execute(SETUP)
-        with Pipeline.open(pipeline_file(tmp_path, database, PUBLISHED), remote=connect) as pipeline:
+        with Pipeline.open(pipeline_file(tmp_path, database, TABLES), remote=connect) as pipeline:
             pipeline.init()
             yield database, pipeline
 

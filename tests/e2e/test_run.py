@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -30,6 +30,7 @@ from slotlake.infra.source.bell import Bell
 from tests.conftest import Database, fresh_database
 from tests.e2e.oracle import assert_equal, differences, pipeline_file
 from tests.e2e.test_crash import SYNC_FAILPOINTS
+from tests.meanwhile import meanwhile
 
 pytestmark = pytest.mark.timeout(600)
 TABLES = ["a", "b"]
@@ -81,12 +82,10 @@ class Running:
             time.sleep(0.05)
 
 
-@contextmanager
-def written_all_the_time(database: Database) -> Iterator[None]:
+def written_all_the_time(database: Database) -> AbstractContextManager[None]:
     """Commits in both tables, one after another."""
-    stopped = threading.Event()
 
-    def write() -> None:
+    def write(stopped: threading.Event) -> None:
         with database.connect() as connection:
             number = 1000
             while not stopped.wait(0.01):
@@ -96,13 +95,7 @@ def written_all_the_time(database: Database) -> Iterator[None]:
                 )
                 connection.execute(f"INSERT INTO b VALUES ({number}, 'n')")
 
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        yield
-    finally:
-        stopped.set()
-        writer.join()
+    return meanwhile(write)
 
 
 def _confirmed(database: Database) -> int:

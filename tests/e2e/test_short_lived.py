@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from slotlake import Pipeline
 from tests.conftest import Database
 from tests.e2e.oracle import assert_equal, pipeline_file
+from tests.meanwhile import meanwhile
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.server]
 SYNCS = 16 if os.environ.get("SLOTLAKE_TEST_LONG") else 6
@@ -22,9 +24,9 @@ SYNCS = 16 if os.environ.get("SLOTLAKE_TEST_LONG") else 6
 @contextmanager
 def looping(database: Database, sessions: int = 2) -> Iterator[list[int]]:
     """Sessions that loop CREATE, INSERT, ALTER, DROP; how often each has."""
-    stop, done = threading.Event(), [0] * sessions
+    done = [0] * sessions
 
-    def loop(number: int) -> None:
+    def loop(number: int, stop: threading.Event) -> None:
         with database.connect() as connection:
             while not stop.is_set():
                 name = f"brief_{number}_{done[number] % 7}"
@@ -38,15 +40,8 @@ def looping(database: Database, sessions: int = 2) -> Iterator[list[int]]:
                 connection.execute(f"DROP TABLE {name}".encode())
                 done[number] += 1
 
-    threads = [threading.Thread(target=loop, args=(number,)) for number in range(sessions)]
-    for thread in threads:
-        thread.start()
-    try:
+    with meanwhile(*(partial(loop, number) for number in range(sessions))):
         yield done
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
 
 
 def test_under_for_all_tables(database: Database, session: Any, tmp_path: Path) -> None:

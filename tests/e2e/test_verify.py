@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from slotlake.infra.cli.main import main
 from slotlake.infra.journal.journal import Journal
 from tests.conftest import Database
 from tests.e2e.oracle import pipeline_file
+from tests.meanwhile import meanwhile
 
 pytestmark = pytest.mark.timeout(600)
 CORRUPTIONS: dict[str, tuple[str, str, dict[str, str]]] = {
@@ -73,23 +75,17 @@ def test_each_corruption_is_named(opened: tuple[Database, Any], capsys: pytest.C
 
 def test_equal_while_the_source_is_written(opened: tuple[Database, Any]) -> None:
     database, pipeline = opened
-    stopped = threading.Event()
-    writer = threading.Thread(target=_write, args=(database, stopped.is_set))
-    writer.start()
-    try:
+    with meanwhile(partial(_write, database)):
         reports = [pipeline.verify() for _ in range(3)]
-    finally:
-        stopped.set()
-        writer.join()
     assert all(report.equal for report in reports)
     assert len({report.lsn for report in reports}) == len(reports)
     assert reports[-1].tables["public.t"].source_rows > reports[0].tables["public.t"].source_rows
 
 
-def _write(database: Database, stopped: Callable[[], bool]) -> None:
+def _write(database: Database, stopped: threading.Event) -> None:
     with database.connect() as connection:
         for number in range(100_000):
-            if stopped():
+            if stopped.is_set():
                 return
             connection.execute(
                 f"BEGIN; INSERT INTO t VALUES ({10_000 + number}, 'w', 0);"

@@ -11,7 +11,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import psycopg
@@ -33,6 +33,7 @@ from slotlake.infra.local.postgres import Version
 from slotlake.spark.names import postgres_name
 from tests.conftest import SERVER_VERSIONS, Database, seed_of_the_run
 from tests.expectations.test_reconcile import Lake, Pair, copied
+from tests.meanwhile import meanwhile
 
 VERSIONS = SERVER_VERSIONS if os.environ.get("SLOTLAKE_TEST_LONG") else (14, 18)
 ROWS = 3000
@@ -86,25 +87,18 @@ def paired(database: Database) -> Iterator[Pair]:
         yield Pair(database.dsn, snapshot, published, lake)
 
 
-@contextmanager
-def written(database: Database, seed: int, writes: Sequence[str] = WRITES) -> Iterator[None]:
+def written(database: Database, seed: int, writes: Sequence[str] = WRITES) -> AbstractContextManager[None]:
     """Write to the tables, and rewrite them, as long as the block runs."""
-    ended, chance = threading.Event(), random.Random(seed)
+    chance = random.Random(seed)
 
-    def write() -> None:
+    def write(ended: threading.Event) -> None:
         with database.connect() as connection:
             connection.execute("SET lock_timeout = '1s'")
             while not ended.is_set():
                 statement = chance.choice(writes).format(a=chance.randrange(1, ROWS))
                 with_suppressed(connection, statement)
 
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+    return meanwhile(write)
 
 
 def with_suppressed(connection: psycopg.Connection[Any], statement: str) -> None:

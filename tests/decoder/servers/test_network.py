@@ -6,8 +6,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from slotlake.infra.local.postgres import Version, temporary_postgres
 from tests.conftest import Database, fresh_database, seed_of_the_run
 from tests.decoder.servers.proxy import Fault, Proxy
 from tests.decoder.sources import replayed, through_sql
+from tests.meanwhile import repeatedly
 
 ROWS = 300
 _TRANSACTIONS = 40
@@ -152,24 +152,6 @@ def test_an_idle_server_that_is_asked_answers(database: Database, monkeypatch: p
             stream.drain()
             stream.report(start)
             stream.rest(0.05)
-
-
-@contextmanager
-def repeatedly(action: Callable[[], object], seconds: float) -> Iterator[None]:
-    """Do something again and again meanwhile, in a thread of its own."""
-    ended = threading.Event()
-
-    def go() -> None:
-        while not ended.wait(seconds):
-            action()
-
-    thread = threading.Thread(target=go)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def test_another_reader_is_named_and_waited_for(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from slotlake.infra.local.postgres import EmbeddedPostgres, temporary_postgres
 from tests.conftest import Database
 from tests.decoder.servers.standby import replayed_to, standby_of
 from tests.decoder.sources import replayed, through_sql
+from tests.meanwhile import repeatedly
 
 CONF = {"shared_buffers": "16MB", "logical_decoding_work_mem": "64kB", "max_prepared_transactions": "5"}
 
@@ -30,22 +30,9 @@ def pair(request: pytest.FixtureRequest) -> Iterator[tuple[EmbeddedPostgres, Emb
         yield primary, standby
 
 
-@contextmanager
-def snapshots_logged(primary: Database) -> Iterator[None]:
+def snapshots_logged(primary: Database) -> AbstractContextManager[None]:
     """A slot on a standby starts from what the primary logs of its running transactions."""
-    ended = threading.Event()
-
-    def log() -> None:
-        while not ended.wait(0.1):
-            primary.execute("SELECT pg_log_standby_snapshot()")
-
-    thread = threading.Thread(target=log)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+    return repeatedly(lambda: primary.execute("SELECT pg_log_standby_snapshot()"), 0.1)
 
 
 def follow(primary: Database, standby: EmbeddedPostgres) -> None:
