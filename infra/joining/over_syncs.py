@@ -51,8 +51,8 @@ WAIT_SECONDS = 10.0
 _VISIBLE_WAIT_SECONDS = 2.0
 
 
-class _TimeBudget:
-    """The time in which ranges are begun, over all that one pull copies; at least one always is."""
+class TimeBudget:
+    """The time in which one pull begins to copy ranges, or tables; at least one always is begun."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -100,7 +100,7 @@ class _Round(Attempt):
     """What one pull copies under one snapshot."""
 
     record: JoiningRecord
-    time: _TimeBudget = field(default_factory=lambda: _TimeBudget(0.0))
+    time: TimeBudget = field(default_factory=lambda: TimeBudget(0.0))
 
     def recorded_files(self, schemas: Mapping[SourceTable, TableSchema], namespace: str) -> RetainedFiles:
         """As the base's, also of joining tables that this round leaves alone."""
@@ -137,7 +137,7 @@ def copy_some(
     Returns:
         The tables that are whole, and published, as PostgreSQL writes them.
     """
-    budget = _TimeBudget(pipeline.file.source.copy_seconds_per_sync)
+    budget = TimeBudget(pipeline.file.source.copy_seconds_per_sync)
     ready, going_on = _split_by_stage(pipeline, kind, ranged)
     added = _at_lake_position(pipeline, kind, (ready, at_once), budget, progress) if ready or at_once else []
     if going_on and not budget.over:
@@ -250,7 +250,7 @@ def _at_lake_position(
     pipeline: OpenPipeline,
     kind: CopyKind,
     tables: tuple[Sequence[SourceTable], Sequence[SourceTable]],
-    budget: _TimeBudget,
+    budget: TimeBudget,
     progress: Progressing,
 ) -> list[str]:
     """Begin tables, and publish those that are whole, under a settled snapshot.
@@ -295,7 +295,7 @@ def _between_positions(
     pipeline: OpenPipeline,
     kind: CopyKind,
     tables: Sequence[SourceTable],
-    budget: _TimeBudget,
+    budget: TimeBudget,
     progress: Progressing,
 ) -> None:
     """Copy ranges under a snapshot that waits for nobody."""

@@ -11,6 +11,7 @@ a recovery was begun, and `sync` refuses; whatever was written is written again.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
@@ -208,8 +209,8 @@ def _renewal(pipeline: OpenPipeline, tables: Sequence[TableRepair], *, carried_o
     if not carried_out and unpublished(pipeline):
         lines.insert(
             0,
-            "make the publications that are missing, of the tables that the pipeline file names and of those that "
-            "the lake follows",
+            "make the publications that are missing, of the tables that the pipeline file names and of those "
+            "that the lake follows",
         )
     by_how = {
         how: [table for table in tables if table.how == how] for how in (ROWS, WHOLE, NEW, LEFT, NOTHING)
@@ -320,7 +321,7 @@ def _brought_back(
 
     if not absent:
         return []
-    brought = bring_back(pipeline, absent, progress)
+    brought = bring_back(pipeline, absent, progress, math.inf)  # whoever recovers waits for all of them
     confirm_position(pipeline)
     point, aside = ReadPoint.latest(pipeline.lake), tables_aside(pipeline)
     repairs = [TableRepair(table, NEW, point.count(table), why="the catalog lacked it") for table in brought]

@@ -52,7 +52,8 @@ if TYPE_CHECKING:
 SLOT_WAIT_SECONDS = 60.0
 _PARTITIONS_OF = """
 SELECT c::bigint FROM unnest(%s::oid[]) c
-WHERE EXISTS (SELECT FROM pg_partition_ancestors(c) above WHERE above.relid <> c AND above.relid = ANY (%s::oid[]))
+WHERE EXISTS (
+    SELECT FROM pg_partition_ancestors(c) above WHERE above.relid <> c AND above.relid = ANY (%s::oid[]))
 """
 
 

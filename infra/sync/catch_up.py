@@ -64,7 +64,7 @@ def _pull_next(pipeline: OpenPipeline, aside: Collection[Name], progress: Progre
     added = joined.tables
     joining = progress_by_table(pipeline)
     give_up_stale(pipeline, progress)
-    resumed = bring_back(pipeline, aside, progress)
+    resumed = bring_back(pipeline, aside, progress, pipeline.file.source.copy_seconds_per_sync)
     known_tables.write_note(pipeline, added)
     begin_modes(pipeline, progress)
     fill_added_columns(pipeline, progress)

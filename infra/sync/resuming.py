@@ -5,7 +5,8 @@ there, or a while has passed, which is longer after each try that failed.  A ref
 asks for (`on_conflict`, `on_lossy`: fail) ends when the file does not ask for it any more.  `slotlake resume`
 does not wait for any of this.  A table that is locked, or not published any more, is left as it is.
 
-A large one is copied over several syncs (`infra.joining.recopying`).
+A sync begins such copies for a bounded time (`source.copy_seconds_per_sync`), and waits once for open
+transactions.  A large table is copied over several syncs (`infra.joining.recopying`).
 
 Invariant: the swap that publishes the copy removes the table's record (spark/publish/aside.py), so it is
 followed from exactly there on; a try that fails changes nothing but the record.
@@ -36,6 +37,7 @@ from slotlake.infra.advance.steps import confirm_position
 from slotlake.infra.config.conflicts import on_conflict
 from slotlake.infra.copy.tables import published_tables
 from slotlake.infra.joining import recopying
+from slotlake.infra.joining.over_syncs import TimeBudget
 from slotlake.infra.reports import ResumeReport
 from slotlake.infra.schema import large_tables
 from slotlake.infra.selection.aside import require_columns, tables_aside
@@ -72,13 +74,14 @@ class _CatalogState:
     Attributes:
         locked: somebody has a lock on it with which nobody can read it.
         columns: it has at least one column.
-        known_members: it is published by what published it when the lake's content was read.
+        needs_slot: it is read under a snapshot for which all open transactions must end: the lake has nothing
+            of it, or it is published by something else than when the lake's content was read.
         fingerprint: hash of all of it, and of what the pipeline file says of the table.
     """
 
     locked: bool
     columns: bool
-    known_members: bool
+    needs_slot: bool
     fingerprint: str
 
 
@@ -91,29 +94,42 @@ class _LargeTable:
     table: SourceTable
 
 
-def bring_back(pipeline: OpenPipeline, names: Collection[Name], progress: Progressing) -> list[str]:
+def bring_back(
+    pipeline: OpenPipeline, names: Collection[Name], progress: Progressing, seconds_max: float
+) -> list[str]:
     """Copy tables again that are set aside and may be followed again.
 
     Args:
         pipeline: a pipeline whose lake has its tables.
         names: schema and name of tables that were set aside when the run began.
         progress: called with the rows that are copied.
+        seconds_max: no further table is begun after so long; the copy of large ones has its own time.
 
     Returns:
         The tables that are followed again, as PostgreSQL writes them.
     """
     resumed: list[str] = []
+    left: list[str] = []
     large: dict[Name, _LargeTable] = {}
+    budget, waited = TimeBudget(seconds_max), list[SlotError]()
     for entry, state in _due_now(pipeline, names):
         if (table := _large_table_or_none(pipeline, entry)) is not None:
             large[entry.name] = _LargeTable(entry, state, table)
             continue
+        if (waited and state.needs_slot) or not budget.begins():
+            left.append(entry.source_name)
+            continue
         progress(f"{entry.source_name} was set aside: copied again", 0)
-        with _ignoring_errors_of([entry.name]):
+        with _ignoring_errors_of([entry.name]) as slot_errors:
             _copy(pipeline, entry, state, progress)
             resumed.append(entry.source_name)
+        waited += slot_errors
     with _ignoring_errors_of(large):
         resumed += _copy_ranges(pipeline, large, progress)
+    if left:
+        why = f"others were copied for {seconds_max:g} s (source.copy_seconds_per_sync)"
+        why = waited[0].what if waited else why
+        progress(f"{len(left)} tables stay set aside until the next sync, from {left[0]} on: {why}", 0)
     return resumed
 
 
@@ -134,13 +150,19 @@ def _due_now(pipeline: OpenPipeline, names: Collection[Name]) -> Iterator[tuple[
 
 
 @contextmanager
-def _ignoring_errors_of(names: Collection[Name]) -> Iterator[None]:
-    """Ignore errors of these tables, which are theirs alone, and errors of the slot that waiting mends."""
+def _ignoring_errors_of(names: Collection[Name]) -> Iterator[list[SlotError]]:
+    """Ignore errors of these tables, which are theirs alone, and errors of the slot that waiting mends.
+
+    Yields:
+        A list that takes an error of the slot: transactions that are open did not end in time.
+    """
+    waited: list[SlotError] = []
     try:
-        yield
+        yield waited
     except SlotError as error:
         if not error.retryable:
             raise
+        waited.append(error)
     except SlotlakeError as error:
         if error.table not in names:
             raise
@@ -225,9 +247,7 @@ def _copy(
 
     try:
         table = _published_table(pipeline, entry.name)
-        return read_again(
-            pipeline, [table], WAIT_SECONDS, progress, at_slot=not state.known_members or entry.lsn is None
-        )
+        return read_again(pipeline, [table], WAIT_SECONDS, progress, at_slot=state.needs_slot)
     except SlotlakeError as error:
         own = _explained_by_files(pipeline, entry.name, error)
         if own.table == entry.name:
@@ -324,7 +344,8 @@ def _catalog_state(pipeline: OpenPipeline, entry: Aside) -> _CatalogState | None
     text = repr((oid, rights, fingerprint, _section_text(pipeline, entry.name))).encode()
     before = _members_at_copy(pipeline, entry)
     members = frozenset() if fingerprint is None else fingerprint.members
-    return _CatalogState(locked, columns, before == (oid, members), hashlib.sha256(text).hexdigest())
+    needs_slot = before != (oid, members) or entry.lsn is None
+    return _CatalogState(locked, columns, needs_slot, hashlib.sha256(text).hexdigest())
 
 
 def _section_text(pipeline: OpenPipeline, name: Name) -> str:

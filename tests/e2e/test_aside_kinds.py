@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,14 @@ import pytest
 
 from slotlake import Pipeline
 from slotlake.decoder.errors import SlotlakeError
+from slotlake.infra.sync import resuming
 from tests.conftest import Database
 from tests.e2e.aside_causes import BAD, encoded_database, five_rows
 from tests.e2e.oracle import assert_equal, pipeline_file, source_rows
 
 pytestmark = pytest.mark.timeout(600)
 
+THREE = ["one", "two", "three"]
 # Filter of the pipeline file → a value of n at which PostgreSQL fails to evaluate it.
 FILTERS = {
     "divided": ("12 / n < 100", 0),
@@ -169,3 +172,62 @@ def test_a_type_that_nobody_knows(database: Database, session: Any, tmp_path: Pa
         assert pipeline.sync().set_aside == {}
         assert_equal(database, pipeline, ["good", "odd", "bad"])
         assert pipeline.verify().equal
+
+
+@pytest.fixture
+def bytes_database(database: Database) -> Iterator[Database]:
+    """A database that takes any bytes for text, with three tables."""
+    with encoded_database(database.server, f"{database.name}_ascii", "SQL_ASCII") as made:
+        five_rows(made, "one", "two", "three")
+        yield made
+
+
+def _spoil(database: Database) -> None:
+    for table in THREE:
+        database.execute(f"INSERT INTO {table} VALUES (6, {BAD})")
+
+
+def _correct(database: Database) -> None:
+    for table in THREE:
+        database.execute(f"DELETE FROM {table} WHERE id = 6")
+
+
+def test_many_come_back_over_several_syncs(bytes_database: Database, session: Any, tmp_path: Path) -> None:
+    """A sync copies set-aside tables for a while, so that the others are not held up by many of them."""
+    assert session is not None
+    lines: list[str] = []
+    file = pipeline_file(tmp_path, bytes_database, THREE, source="copy_seconds_per_sync: 0.001")
+    with Pipeline.open(file) as pipeline:
+        pipeline.init()
+        _spoil(bytes_database)
+        assert len(pipeline.sync().set_aside) == 3
+        _correct(bytes_database)
+        first = pipeline.sync(progress=lambda step, *_: lines.append(step)).resumed
+        assert len(first) == 1
+        (left,) = [line for line in lines if "until the next sync" in line]
+        assert left.startswith("2 tables stay set aside until the next sync, from public.t")
+        assert left.endswith("others were copied for 0.001 s (source.copy_seconds_per_sync)")
+        then = [table for _ in range(2) for table in pipeline.sync().resumed]
+        assert sorted([*first, *then]) == ["public.one", "public.three", "public.two"]
+        assert_equal(bytes_database, pipeline, THREE)
+
+
+def test_open_transactions_are_waited_for_once(
+    bytes_database: Database, session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of tables that need a snapshot without open transactions the first waits, not each."""
+    assert session is not None
+    lines: list[str] = []
+    monkeypatch.setattr(resuming, "WAIT_SECONDS", 0.5)
+    _spoil(bytes_database)
+    with Pipeline.open(pipeline_file(tmp_path, bytes_database, THREE)) as pipeline:
+        assert len(pipeline.init().set_aside) == 3
+        _correct(bytes_database)
+        with bytes_database.connect() as open_one, open_one.transaction():
+            open_one.execute("SELECT pg_current_xact_id()")
+            assert pipeline.sync(progress=lambda step, *_: lines.append(step)).resumed == []
+        assert len([line for line in lines if line.endswith("was set aside: copied again")]) == 1
+        (left,) = [line for line in lines if "until the next sync" in line]
+        assert "waited 0.5 s for transactions that are still open" in left
+        assert len(pipeline.sync().resumed) == 3
+        assert_equal(bytes_database, pipeline, THREE)
