@@ -117,7 +117,7 @@ DAMAGED = (
     "the stream is damaged, or the server uses a format that this version of slotlake does not know. Nothing "
     "of this batch was stored or confirmed, so the server sends it again. If it is refused at the same place "
     "again, please report it with the file that `slotlake decode --record FILE` writes. A new slot continues "
-    "after that place (SELECT pg_drop_replication_slot(…), then `slotlake recover`)"
+    "after that place (SELECT pg_drop_replication_slot(…), then `slotlake recover --yes`)"
 )
 UNREADABLE = (
     "the value is at fault, not the stream: correct it at the source, or leave its column out "

@@ -22,8 +22,8 @@ from slotlake.decoder.types.binary.values import withheld_from_binary
 from slotlake.decoder.types.catalog import TypeCatalog, load_types
 
 TEXT_OR_UNPUBLISHED: Final = (
-    "turn binary off (`source.binary: false`), or leave the columns out of the publication (from PostgreSQL 15 "
-    "on): ALTER PUBLICATION … DROP TABLE …, then ADD TABLE … (the other columns), in one transaction"
+    "turn binary off (`source.binary: false`), or leave the columns out of the publication (from PostgreSQL "
+    "15 on): ALTER PUBLICATION … DROP TABLE …, then ADD TABLE … (the other columns), in one transaction"
 )
 
 

@@ -49,10 +49,10 @@ _STALE = Refusal(
     "the server refuses again, the role may lack USAGE on the schema",
 )
 _CORRECT_BYTES = (
-    "correct the value or the name that the server's message names (or leave the value's column out, "
-    "tables.<name>.columns). If a stream fails there again, its WAL has the old value for ever: drop the "
-    "slot (SELECT pg_drop_replication_slot(…)); then `slotlake recover --yes` compares source and lake, and "
-    "writes what differs"
+    "correct the value or the name that has the bytes of the server's message (or leave the value's column "
+    "out, tables.<name>.columns). If a stream fails there again, its WAL has the old value for ever: drop "
+    "the slot (SELECT pg_drop_replication_slot(…)); then `slotlake recover --yes` compares source and lake, "
+    "and writes what differs"
 )
 _BY_STATE: dict[str, Refusal] = {
     "0A000": Refusal(

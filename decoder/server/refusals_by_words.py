@@ -84,6 +84,13 @@ PATTERNS = (
         "check the database's name in source.dsn",
     ),
     _pattern(
+        r"conversion between .?UTF8.? and .* is not supported",
+        SourceError,
+        "the server cannot translate the texts of this database to UTF-8",
+        "move its tables to a database with the encoding UTF8: pg_dump --encoding with the encoding of its "
+        "texts (LATIN1, EUC_JP, …), CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0, then restore",
+    ),
+    _pattern(
         r"role .* (does not exist|is not permitted to log in)",
         SourceError,
         "the source has no such login role",

@@ -41,6 +41,7 @@ from slotlake.infra.joining.over_syncs import TimeBudget
 from slotlake.infra.reports import ResumeReport
 from slotlake.infra.schema import large_tables
 from slotlake.infra.selection.aside import require_columns, tables_aside
+from slotlake.infra.selection.file_tables import command
 from slotlake.infra.selection.types import on_lossy
 from slotlake.infra.source.fingerprints import CatalogFingerprint, fingerprints_at
 from slotlake.spark.names import lake_table, parse_postgres_name, postgres_name
@@ -191,15 +192,21 @@ def resume(pipeline: OpenPipeline, table: str, progress: Progressing) -> ResumeR
         return _report_of_followed(pipeline, table, name)
     state = _catalog_state(pipeline, entry)
     if state is None:
-        raise SourceError(
-            f"the table {table} is not published any more; it stays set aside",
-            where=f"publications {', '.join(pipeline.source.publications)}",
-            way_out="publish it again, or drop its lake table if nobody reads it",
-        ).of(*name)
+        raise _unpublished(pipeline, name, "it stays set aside")
     recopying.give_up_stale(pipeline, progress)
     report = _resume(pipeline, entry, state, progress)
     confirm_position(pipeline)
     return replace(report, seconds=round(time.monotonic() - started, 3))
+
+
+def _unpublished(pipeline: OpenPipeline, name: Name, stays: str) -> SourceError:
+    table = postgres_name(*name)
+    return SourceError(
+        f"the table {table} is not published any more; {stays}",
+        where=f"publications {', '.join(pipeline.source.publications)}",
+        way_out=f"publish it again ({command(pipeline, 'add', name)}), or drop its lake table if nobody "
+        "reads it",
+    ).of(*name)
 
 
 def _report_of_followed(pipeline: OpenPipeline, table: str, name: Name) -> ResumeReport:
@@ -207,6 +214,7 @@ def _report_of_followed(pipeline: OpenPipeline, table: str, name: Name) -> Resum
 
     Raises:
         PipelineFileError: the lake does not have it.
+        SourceError: it is not published any more.
     """
     from slotlake.spark.read.point import ReadPoint
 
@@ -217,6 +225,9 @@ def _report_of_followed(pipeline: OpenPipeline, table: str, name: Name) -> Resum
             where="resume",
             way_out=f"name a table that is set aside: {listed}",
         )
+    with source_session(pipeline.source.dsn, "looking at the publications") as connection:
+        if name not in published_names(connection, pipeline.source.publications):
+            raise _unpublished(pipeline, name, "the lake's table stays as it was")
     return replace(_new_report(pipeline, name, format_lsn(pipeline.position())), already=True)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from slotlake import Pipeline
-from slotlake.decoder.errors import LakeError, SlotError, SlotlakeError
+from slotlake.decoder.errors import LakeError, SlotError, SlotlakeError, SourceError
 from slotlake.infra.recover import renew as recovery_renew
 from slotlake.infra.recover.approved import note_plan
 from slotlake.infra.recover.compare import compare
@@ -234,6 +234,8 @@ def test_publication_dropped_that_had_more_than_the_file_names(
         pipeline.add(["added", "removed", "gone"], publication="shop")
         pipeline.remove(["removed"])
         pipeline.sync()
+        with pytest.raises(SourceError, match="removed is not published any more; the lake's table stays"):
+            pipeline.resume("removed")
         database.execute("DROP PUBLICATION shop; DROP TABLE gone; UPDATE added SET v = 'unseen'")
         assert (
             pipeline.recover()

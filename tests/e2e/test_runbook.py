@@ -7,7 +7,7 @@ import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -198,13 +198,16 @@ def test_page(shop: Shop, page: str) -> None:
 
 
 def test_long_transaction(shop: Shop) -> None:
-    with psycopg.connect(shop.database.dsn) as open_one:
+    with closing(psycopg.connect(shop.database.dsn)) as open_one:
         open_one.execute("UPDATE orders SET note = 'open' WHERE id = 2")
         shop.change("meanwhile")
         lines = commands("long-transaction")
         code, printed = shop.run(lines[0])
         assert (code, "held" in printed or "open" in printed) == (0, True), printed
         assert all(shop.run(line)[0] == 0 for line in lines[1:])
+        pid = open_one.info.backend_pid
+        assert f"pid {pid}" in printed, printed
+        shop.sql(f"SELECT pg_terminate_backend({pid})")
     follow(shop, "long-transaction")
 
 
