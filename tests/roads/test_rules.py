@@ -65,6 +65,7 @@ class Table:
                 dict(zip(("key", "value"), each, strict=True)) if isinstance(each, tuple) else each
                 for each in pairs
             ]
+            found: dict[str, Any]
             for found in pairs:
                 if found["key"] == number:
                     return found
