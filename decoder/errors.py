@@ -121,8 +121,8 @@ DAMAGED = (
 )
 UNREADABLE = (
     "the value is at fault, not the stream: correct it at the source, or leave its column out "
-    "(tables.<name>.columns). Then copy the table again: with `slotlake resume` if `slotlake status` says "
-    "that it is set aside, else with `slotlake backfill --table`"
+    "(tables.<name>.columns). Then run the same command again; a table that `slotlake status` calls set "
+    "aside is copied again by `slotlake resume`, or by a later sync"
 )
 NOT_UTF8 = (
     "the source has bytes that are not UTF-8, in a value or a name: correct them at the source. Changes that "

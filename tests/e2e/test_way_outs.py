@@ -17,7 +17,7 @@ from slotlake.decoder.translation import characters
 from slotlake.infra.cli.main import main
 from slotlake.infra.local.postgres_binaries import binaries, server_user
 from tests.conftest import Database
-from tests.e2e.aside_causes import encoded_database, five_rows
+from tests.e2e.aside_causes import BAD, encoded_database, five_rows
 from tests.e2e.oracle import assert_equal, pipeline_file
 
 pytestmark = pytest.mark.timeout(600)
@@ -74,6 +74,32 @@ def test_a_name_in_the_wal_that_is_not_utf_8(
         with Pipeline.open(file) as pipeline:
             pipeline.sync()
             assert_equal(source, pipeline, ["good", "cafe"])
+
+
+def test_a_value_that_cannot_be_read_stops_all(
+    database: Database, session: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """While all is copied the same command goes on; the WAL keeps it, and the message says another way."""
+    assert session is not None
+    with encoded_database(database.server, f"{database.name}_ascii", "SQL_ASCII") as source:
+        five_rows(source, "bad")
+        file = pipeline_file(tmp_path, source, ["bad"], extra="on_trouble: stop\n")
+        ways = {
+            "init": "Then run the same command again",
+            "sync": "on_trouble: set_aside for this table lets",
+        }
+        for command, way_out in ways.items():
+            source.execute(f"INSERT INTO bad VALUES (6, {BAD})")
+            capsys.readouterr()
+            assert main([command, str(file)]) == errors.ProtocolError.exit_code
+            assert way_out in capsys.readouterr().err
+            source.execute("DELETE FROM bad WHERE id = 6")
+            if command == "sync":
+                file.write_text(file.read_text().replace("on_trouble: stop", "on_trouble: set_aside"))
+            assert main([command, str(file)]) == 0
+        assert main(["resume", str(file), "public.bad"]) == 0
+        with Pipeline.open(file) as pipeline:
+            assert_equal(source, pipeline, ["bad"])
 
 
 def test_a_database_whose_encoding_has_no_utf_8(
