@@ -221,6 +221,22 @@ def test_each_decision_has_a_number_of_its_own() -> None:
     assert [page.name for page in pages if not page.read_text().startswith(f"# {int(page.name[:4])}. ")] == []
 
 
+def test_each_decision_has_a_date_and_a_status() -> None:
+    """What replaces another one, even in part, is a later one that is there."""
+    wrong = []
+    for page in sorted((ROOT / "docs" / "adr").glob("*.md")):
+        status = page.read_text().split("\n\n")[1]
+        found = re.fullmatch(
+            r"\*\*Status\.\*\* Accepted, 20\d\d-\d\d-\d\d"
+            r"(?:; superseded(?: in part)? by \[ADR (\d+)\]\((\d{4}-[a-z0-9-]+\.md)\): .+)?\.",
+            status,
+        )
+        later = found and found[2]
+        if not found or (later and not (page.parent / later).is_file()) or (later or "9") <= page.name:
+            wrong.append(f"{page.name}: {status[:100]}")
+    assert wrong == []
+
+
 @pytest.mark.parametrize("floor", FLOORS)
 def test_a_floor_has_few_files_at_its_top(floor: str) -> None:
     assert len(list((ROOT / floor).glob("*.py"))) <= TOP_FILES_MAX[floor]
