@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.conftest import Database
 from tests.roads import histories, judge
-from tests.roads.kinds import ALL
+from tests.roads.kinds import ALL, USUAL
 from tests.roads.road import Road
 from tests.roads.travel import Services, Traveller
 
@@ -21,23 +21,24 @@ class Journey:
     source: Database
     chance: random.Random
     travellers: list[Traveller]
+    written: Sequence[str]
 
     def begin(self) -> None:
         """Make the tables, and copy them down each road."""
         with self.source.connect() as connection:
-            for kind in ALL.values():
-                connection.execute(kind.create().encode())
-                histories.run(connection, histories.first_rows(kind, self.chance))
-        held = judge.held(self.source, ALL)
+            for name in self.written:
+                connection.execute(ALL[name].create().encode())
+                histories.run(connection, histories.first_rows(ALL[name], self.chance))
+        held = judge.held(self.source, self.written)
         for each in self.travellers:
             each.begin(held)
 
     def step(self) -> None:
         """Write to each table, and take it down each road."""
         with self.source.connect() as connection:
-            for transaction in histories.transactions(self.chance, list(ALL)):
+            for transaction in histories.transactions(self.chance, self.written):
                 histories.run(connection, transaction)
-        held = judge.held(self.source, ALL)
+        held = judge.held(self.source, self.written)
         for each in self.travellers:
             each.step(held)
 
@@ -67,7 +68,12 @@ class Journey:
 
 
 def begun(
-    roads: Sequence[Road], tables: Sequence[Sequence[str]], source: Database, services: Services, seed: int
+    roads: Sequence[Road],
+    tables: Sequence[Sequence[str]],
+    source: Database,
+    services: Services,
+    seed: int,
+    written: Sequence[str] = tuple(USUAL),
 ) -> Journey:
     """Make the source's tables, and a pipeline for each road with some of them."""
     travellers = [
@@ -75,6 +81,6 @@ def begun(
         for number, (road, names) in enumerate(zip(roads, tables, strict=True))
         if names
     ]
-    made = Journey(source, random.Random(seed), travellers)
+    made = Journey(source, random.Random(seed), travellers, written)
     made.begin()
     return made

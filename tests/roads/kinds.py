@@ -242,4 +242,16 @@ KINDS: Mapping[str, Kind] = {kind.name: kind for kind in _KINDS}
 SHIFTING = Kind(
     "shifting", {"k": ("int4", _among(*map(str, range(1, 9))))}, {"n": ("numeric(8,2)", _digits(8, 2))}
 )
-ALL: Mapping[str, Kind] = {**KINDS, SHIFTING.name: SHIFTING}
+USUAL: Mapping[str, Kind] = {**KINDS, SHIFTING.name: SHIFTING}
+# Rows of one byte to 50 MB, each half of which is random; for the long form.
+HUGE = Kind(
+    "huge",
+    {"k": ("int4", _among("1", "2", "3"))},
+    {
+        "p": (
+            "text",
+            lambda chance: chance.randbytes(chance.choice((0, 1, 1 << 10, 1 << 20, 8 << 20, 25 << 20))).hex(),
+        )
+    },
+)
+ALL: Mapping[str, Kind] = {**USUAL, HUGE.name: HUGE}

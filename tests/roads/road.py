@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from itertools import combinations, product
 from typing import Final
 
-from tests.roads.kinds import ALL, SHIFTING, Kind
+from tests.roads.kinds import SHIFTING, USUAL, Kind
 
 # Each line is one question to which there are several answers; a new road is a new word here.
 CHOICES: Final[Mapping[str, Sequence[str]]] = {
@@ -114,40 +114,24 @@ def drawn(choices: Mapping[str, Sequence[str]], chance: random.Random) -> Iterat
             yield road
 
 
-def tables_of(roads: Sequence[Road], per_road: int, seed: int) -> list[list[str]]:
-    """Which tables go down which road: each of them meets every answer to the questions in `OF_TABLES`.
-
-    Args:
-        roads: the roads.
-        per_road: how many tables each has at least, if it takes so many.
-        seed: which of the many such lists.
-    """
+def tables_of(roads: Sequence[Road], seed: int) -> list[list[str]]:
+    """Which tables go down which road: each meets all answers to `OF_TABLES`, on few roads."""
     chance = random.Random(seed)
-    missing = {
-        (answer, name)
-        for road in roads
-        for answer in _answers(road)
-        if answer[0] in OF_TABLES
-        for name, kind in ALL.items()
-        if any(each.takes(kind) for each in roads if answer in _answers(each))
+    met = {
+        (number, name): {(answer, name) for answer in _answers(road) if answer[0] in OF_TABLES}
+        for number, road in enumerate(roads)
+        for name, kind in USUAL.items()
+        if road.takes(kind)
     }
-    chosen: list[list[str]] = []
-    for number, road in enumerate(roads):
-        names = [name for name, kind in ALL.items() if road.takes(kind)]
-        chance.shuffle(names)
-        met = {name: {(answer, name) for answer in _answers(road)} & missing for name in names}
-        later = roads[number + 1 :]
-        last = {name for name in names if any(_is_last(answer, ALL[name], later) for answer, _ in met[name])}
-        names.sort(key=lambda name: (name not in last, -len(met[name])))
-        taken = names[: max(per_road, len(last))]
-        missing -= {each for name in taken for each in met[name]}
-        chosen.append(taken)
+    missing = set().union(*met.values())
+    chosen: list[list[str]] = [[] for _ in roads]
+    while missing:
+        most = max(len(each & missing) for each in met.values())
+        best = [visit for visit, each in met.items() if len(each & missing) == most]
+        number, name = min(best, key=lambda visit: (len(chosen[visit[0]]), chance.random()))
+        chosen[number].append(name)
+        missing -= met[number, name]
     return chosen
-
-
-def _is_last(answer: tuple[str, str], kind: Kind, later: Sequence[Road]) -> bool:
-    """Whether no later road on which this kind can go gives the answer."""
-    return not any(answer in _answers(road) and road.takes(kind) for road in later)
 
 
 def _answers(road: Road) -> list[tuple[str, str]]:
