@@ -113,3 +113,4 @@ QUERIES: dict[str, str] = {
     "pg_node_tree": "SELECT adbin FROM pg_catalog.pg_attrdef UNION SELECT ev_qual FROM (SELECT ev_qual FROM pg_catalog.pg_rewrite LIMIT 3) r",
     "xml": 'SELECT \'<?xml version="1.0" encoding="latin1"?><a b="1">x</a>\'::xml UNION ALL SELECT \'text\'::xml',
 }
+LATER = {"oid8": ["0", "18446744073709551615"]}  # from 19 on
