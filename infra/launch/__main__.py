@@ -36,6 +36,11 @@ def main(arguments: list[str]) -> int:
         from slotlake.infra.launch import check
 
         return check.run(environment.python, variables, cache, arguments[1:])
+    if arguments[:2] == ["test", "--long"] and not set(arguments[2:3]) & _HELP_OPTIONS:
+        from slotlake.infra.launch import long_form
+
+        variables["PYTHONPATH"] += f"{os.pathsep}{CHECKOUT}"
+        return long_form.run(environment.python, variables, cache, arguments[2:])
     if arguments[:1] == ["test"] and not set(arguments[1:2]) & _HELP_OPTIONS:
         os.chdir(CHECKOUT)
         variables["PYTHONPATH"] += f"{os.pathsep}{CHECKOUT}"  # tests start modules of tests/ in processes

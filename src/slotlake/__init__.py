@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from slotlake.infra.pipeline import Pipeline as Pipeline
 
 __all__ = ["VERSION", "Pipeline"]
-VERSION = "0.1.0"
+VERSION = "0.3.0"
 
 
 def __getattr__(name: str) -> Any:

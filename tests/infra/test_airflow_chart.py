@@ -36,7 +36,7 @@ OTHERS: Final = {
     "kubernetes": ("airflow-kubernetes-values.yaml",),
 }
 EXECUTORS: Final = {"local": "LocalExecutor", "celery": "CeleryExecutor", "kubernetes": "KubernetesExecutor"}
-IMAGE: Final = "slotlake-airflow:0.1.0"
+IMAGE: Final = "slotlake-airflow:0.3.0"
 pytestmark = [
     needs_long,
     pytest.mark.server,
