@@ -15,6 +15,7 @@ from pathlib import Path
 from slotlake.decoder.assembly.prepared import Noted
 from slotlake.decoder.changelog.batches import Batch
 from slotlake.decoder.errors import (
+    ProtocolError,
     SlotlakeError,
     SourceError,
     SourceUnavailableError,
@@ -40,7 +41,7 @@ from slotlake.decoder.stream.preflight import (
     no_matter,
     prepare,
 )
-from slotlake.decoder.stream.pull import Progress, pull
+from slotlake.decoder.stream.pull import WHOLE_TRANSACTIONS, Progress, pull, without_streaming_may_help
 from slotlake.decoder.stream.puller import Puller
 
 
@@ -172,8 +173,11 @@ class StandingStream:
         was_connected = self._puller is not None
         try:
             return self._stream_batch(request, settings)
-        except StreamingError as error:
-            self._report_line(f"{error.what}; this process reads without streaming from now on")
+        except (StreamingError, ProtocolError) as error:
+            streaming = settings.source.streaming or "parallel" if self._streaming else "off"
+            if not without_streaming_may_help(error, streaming):
+                raise
+            self._report_line(f"{error.what}; {WHOLE_TRANSACTIONS}, by this process from now on")
             self._streaming = False
         except SourceUnavailableError as error:
             if not was_connected:

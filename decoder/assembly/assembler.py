@@ -276,13 +276,12 @@ class Assembler:
         self._block = stream
 
     def _stream_abort(self, message: StreamAbort, buffer: MessageBuffer, at: int) -> None:
+        if message.xid not in self._streams:
+            return  # nothing of it came (`records.STREAMING`)
         if message.xid == message.subxid:
             self._room.close(self._take_stream(message.xid, buffer, at).spool)
-            return
-        stream = self._streams.get(message.xid)
-        if stream is None:
-            raise fault(buffer, at, records.NOT_STREAMED)
-        stream.abort(message.subxid)
+        else:
+            self._streams[message.xid].abort(message.subxid)
 
     def _take_stream(self, xid: int, buffer: MessageBuffer, at: int) -> Collected:
         """Remove a streamed transaction, which has ended, and return it."""

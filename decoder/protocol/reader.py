@@ -6,12 +6,14 @@
     block        = S content* E                        a piece of a transaction that is still open
     outcome      = c | A | p                           of a streamed transaction
                  | K | r                               of a prepared one
+                 | A                                   of any other, of which nothing came; it means nothing
     content      = O | R | Y | I | U | D | T | M       in a block all but O begin with an xid
     loose        = M with flags 0
 
 `NEXT` is this grammar as a table: state → tag → state.  A streamed transaction begins with the block that is
 marked as its first, and ends with its c, p or A.  Blocks of several transactions alternate, and other
-transactions come between them.  Messages of an option ('streaming', 'two_phase') are refused if it is off.
+transactions come between them.  Messages of an option ('streaming', 'two_phase') are refused if it is off; A
+is not.
 
 Tables and types.  The server describes a table once per session, and once more in each streamed transaction
 that changes it (pgoutput.c, ``maybe_send_schema``), because that may be rolled back or applied late:
@@ -265,11 +267,10 @@ class StreamReader:
         return stream
 
     def _abort(self, message: StreamAbort) -> None:
-        stream = self._stream(message.xid, "A", 1)
         if message.subxid == message.xid:
-            del self.streams[message.xid]
-        else:
-            stream.abort(message.subxid)
+            self.streams.pop(message.xid, None)
+        elif message.xid in self.streams:
+            self.streams[message.xid].abort(message.subxid)
 
     def _end_of_stream(self, message: StreamCommit | StreamPrepare, tag: str) -> None:
         offset = 1 if tag == "c" else 26

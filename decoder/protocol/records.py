@@ -17,8 +17,10 @@ from slotlake.decoder.protocol.messages import (
     StreamPrepare,
 )
 
-# The tags that come only with this option.
-STREAMING, TWO_PHASE = "SEcAp", "bPKrp"
+# The tags that come only with this option.  A comes without it, too: from PostgreSQL 18 on the server takes
+# a transaction that it finds rolled back for one that it has streamed (reorderbuffer.c,
+# ReorderBufferCheckAndTruncateAbortedTXN), and says that it is rolled back.
+STREAMING, TWO_PHASE = "SEcp", "bPKrp"
 NOT_ENABLED = "the message belongs to streaming or two_phase, but this option is off"
 NOT_STREAMED = "the message is about a transaction that is not being streamed"
 SECOND_FIRST_BLOCK = "the block is marked as the first of its transaction, but a block came before it"

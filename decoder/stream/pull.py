@@ -20,6 +20,8 @@ from slotlake.decoder.assembly.spool import MEMORY_BYTES
 from slotlake.decoder.changelog.batches import Batch
 from slotlake.decoder.errors import (
     BulkError,
+    ProtocolError,
+    SlotlakeError,
     SourceError,
     SourceUnavailableError,
     StreamingError,
@@ -28,7 +30,7 @@ from slotlake.decoder.errors import (
 )
 from slotlake.decoder.failpoints import reach
 from slotlake.decoder.server.position import writers_open
-from slotlake.decoder.server.source import SourceSettings
+from slotlake.decoder.server.source import SourceSettings, Streaming
 from slotlake.decoder.server.waiting import WatchedConnection
 from slotlake.decoder.slots.slot import SlotState
 from slotlake.decoder.stream.bulk import worth_bulk
@@ -36,8 +38,9 @@ from slotlake.decoder.stream.options import Options, as_stored_options, negotiat
 from slotlake.decoder.stream.preflight import Planned, PullRequest, no_matter, prepare
 from slotlake.decoder.stream.puller import Progress, Puller, PullProgress
 
-__all__ = ["Progress", "PullProgress", "pull"]
+__all__ = ["WHOLE_TRANSACTIONS", "Progress", "PullProgress", "pull", "without_streaming_may_help"]
 
+WHOLE_TRANSACTIONS = "this server cannot send transactions in progress, so each is read when it has ended"
 _log = logging.getLogger(__name__)
 
 
@@ -144,7 +147,9 @@ def _first_that_works(write_batch: Callable[..., Batch], options: Options, bulk_
     if bulk_until is not None:
         try:
             return write_batch(options, bulk_until)
-        except BulkError as error:
+        except (BulkError, ProtocolError) as error:
+            if error.table is not None:
+                raise
             _log.warning(
                 "a backlog cannot be read through SQL, so it is read over a replication connection: %s",
                 error.what,
@@ -167,5 +172,18 @@ def _first_that_works(write_batch: Callable[..., Batch], options: Options, bulk_
 def _stream_batch(write_batch: Callable[..., Batch], options: Options) -> Batch:
     try:
         return write_batch(options)
-    except StreamingError:
-        return write_batch(replace(options, streaming="off"))
+    except (StreamingError, ProtocolError) as error:
+        if not without_streaming_may_help(error, options.streaming):
+            raise
+        _log.warning("%s; %s", error.what, WHOLE_TRANSACTIONS)
+    return write_batch(replace(options, streaming="off"))
+
+
+def without_streaming_may_help(error: SlotlakeError, streaming: Streaming) -> bool:
+    """Return whether a batch is to be read again, each transaction whole when it ends.
+
+    PostgreSQL 18 loses tables while it streams a transaction in which a TRUNCATE or an ALTER TABLE was rolled
+    back, and sends blocks of transactions that it never began.  Of a transaction that has ended it knows what
+    was rolled back.
+    """
+    return streaming != "off" and error.table is None

@@ -153,10 +153,8 @@ class Transactions:
                 done, self._now = self._now.committed(message), None
             case StreamCommit():
                 done = self._streams.pop(message.xid).committed(message)
-            case StreamAbort() if message.xid == message.subxid:
-                del self._streams[message.xid]
             case StreamAbort():
-                self._streams[message.xid].rolled_back(message.subxid)
+                self._rolled_back(message)
             case Prepare():
                 self._prepared[message.gid, message.xid] = self._now or _Open(message.xid)
                 self._now = None
@@ -171,6 +169,12 @@ class Transactions:
             case RollbackPrepared():
                 self._prepared.pop((message.gid, message.xid), None)
         return done
+
+    def _rolled_back(self, message: StreamAbort) -> None:
+        if message.xid == message.subxid:
+            self._streams.pop(message.xid, None)
+        elif message.xid in self._streams:
+            self._streams[message.xid].rolled_back(message.subxid)
 
     def _origin(self, message: Origin) -> None:
         assert self._now is not None

@@ -16,11 +16,13 @@ import psycopg
 import pytest
 
 from slotlake.decoder.changelog.batches import Batch
-from slotlake.decoder.errors import ChangeLogError
+from slotlake.decoder.errors import ChangeLogError, ProtocolError, SlotlakeError, SourceError, StreamingError
 from slotlake.decoder.server.source import SourceSettings
 from slotlake.decoder.slots.confirm import confirm
 from slotlake.decoder.slots.slot import create_slot
+from slotlake.decoder.stream.receive import Stream
 from slotlake.decoder.types.table import column_type, to_text
+from slotlake.infra.standing import PullSettings, StandingStream
 from tests.conftest import Database
 from tests.decoder.sources import insert_position, pulled
 
@@ -173,6 +175,93 @@ def test_a_server_that_fails_at_streaming_is_read_without(
     one.commit()
     held = twins.same()
     assert [len(change[5]) for change in held] == [2] * 3000
+
+
+def test_a_rollback_of_what_the_server_never_sent(
+    database: Database, sessions: list[psycopg.Connection[Any]], tmp_path: Path
+) -> None:
+    """PostgreSQL 18 tells it of subtransactions of a transaction that was rolled back before it was read."""
+    twins = Twins(database, tmp_path, MODES)
+    one = sessions[0]
+    fill(one, "a", 1, 1)
+    one.execute("SAVEPOINT s1")
+    fill(one, "a", 1000, 3000)
+    one.execute("ROLLBACK TO s1")
+    fill(one, "a", 1000, 3000)
+    one.rollback()
+    fill(one, "b", 1, 3000)
+    one.commit()
+    assert len(twins.same()) == 3000
+
+
+LOST = 'the server failed: could not map filenumber "base/5/16408" to relation OID'
+
+
+@pytest.mark.parametrize("error", [StreamingError(LOST), ProtocolError("no block came before it")])
+def test_transactions_in_progress_that_cannot_be_read(
+    database: Database,
+    sessions: list[psycopg.Connection[Any]],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    error: SlotlakeError,
+) -> None:
+    """The failure of PostgreSQL 18 is played, in the middle of a stream (docs/adr/0007)."""
+    twins = Twins(database, tmp_path, MODES)
+    one = sessions[0]
+    for part in range(3):
+        fill(one, "a", part * 10_000, 1000)
+        one.execute("SAVEPOINT s1")
+        one.execute("TRUNCATE a")
+        fill(one, "a", part * 10_000 + 5000, 1000)
+        one.execute("ROLLBACK TO s1")
+    fill(one, "a", 50_000, 100)
+    one.commit()
+    drained = Stream.drain
+
+    def failing(self: Stream) -> Any:
+        frames = drained(self)
+        assert self._options is not None
+        if self._options.streaming != "off" and len(frames.data):
+            raise error
+        return frames
+
+    monkeypatch.setattr(Stream, "drain", failing)
+    assert len(twins.same()) == 3100
+    lines = [r.getMessage() for r in caplog.records if "each is read when it has ended" in r.getMessage()]
+    assert len(lines) == len(MODES) - 1
+    database.execute("INSERT INTO a VALUES (-1, 'next')")
+    said: list[str] = []
+    settings = PullSettings(twins.sources["on"], "test", tmp_path / "on", None, 1 << 20)
+    standing = StandingStream(settings, said.append)
+    batch = standing.batch(twins.starts["on"], None)
+    standing.end()
+    assert batch.changes == 1
+    assert len([line for line in said if "each is read when it has ended" in line]) == 1
+
+
+def test_what_the_server_cannot_decode_at_all(
+    database: Database,
+    sessions: list[psycopg.Connection[Any]],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """PostgreSQL 18 loses the table of a TRUNCATE that was prepared and rolled back, after a vacuum."""
+    twins = Twins(database, tmp_path, {"only": {"two_phase": True}})
+    one = sessions[0]
+    for statement in ("SAVEPOINT s1", "TRUNCATE a", "INSERT INTO a VALUES (1, 'x')", "RELEASE s1"):
+        one.execute(statement)
+    one.execute("PREPARE TRANSACTION 'gone'")
+    one.commit()
+    database.execute("ROLLBACK PREPARED 'gone'")
+    database.execute("VACUUM pg_class")
+    with pytest.raises(SourceError, match="the server failed") as error:
+        twins.pull("only")
+    assert "two_phase: false" in error.value.way_out
+    assert "recover" in error.value.way_out
+    assert "each is read when it has ended" in caplog.text
+    assert "in binary" not in caplog.text
+    assert not list((tmp_path / "only").glob("*-*"))
 
 
 def test_prepared_transactions_across_batches(
