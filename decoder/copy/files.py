@@ -18,6 +18,7 @@ from pyarrow import parquet
 from slotlake.decoder.catalog.publications import SourceColumn, SourceTable
 from slotlake.decoder.changelog.writer import sync_path
 from slotlake.decoder.errors import ChangeLogError
+from slotlake.decoder.types.floats import bounded
 from slotlake.decoder.types.representations import Pair, Representation
 from slotlake.decoder.types.table import column_type
 
@@ -27,7 +28,6 @@ _PARQUET: dict[str, Any] = {
     "compression": "zstd",
     "compression_level": 3,
     "store_decimal_as_integer": True,
-    "write_statistics": True,
 }
 
 
@@ -118,7 +118,7 @@ class PartFiles:
         schema = self._schema()
         alike = [field.name for field, values in zip(schema, first, strict=False) if _repeats(values)]
         alike += [field.name for field in list(schema)[len(first) :]]  # exact texts: infinities, NaN
-        options: dict[str, Any] = {**_PARQUET, "use_dictionary": alike}
+        options: dict[str, Any] = {**_PARQUET, "use_dictionary": alike, "write_statistics": bounded(schema)}
         self._writer = parquet.ParquetWriter(self._path, schema, **options)
 
     def _schema(self) -> pa.Schema:

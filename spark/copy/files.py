@@ -38,7 +38,7 @@ from pyiceberg.manifest import (
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
-from pyiceberg.types import LongType, NestedField
+from pyiceberg.types import DoubleType, FloatType, LongType, NestedField
 
 from slotlake.decoder.errors import LakeError
 from slotlake.spark import lake_files
@@ -53,14 +53,13 @@ from slotlake.spark.storage.location import Location
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.layout import default_spec, sort_order_id
 from slotlake.spark.tables.metadata import MAIN, Metadata
-from slotlake.spark.tables.schema import COLUMNS_COUNTED
+from slotlake.spark.tables.schema import COLUMNS_COUNTED, METRICS
 
 # Reserved fields (Iceberg table spec, "Row Lineage"): a row's number, and the number of its last change.
 ROW_NUMBERS: Final = (
     NestedField(2147483540, "_row_id", LongType(), required=False),
     NestedField(2147483539, "_last_updated_sequence_number", LongType(), required=False),
 )
-_CHOSEN = "write.metadata.metrics.column."
 _NOTHING: Mapping[str, str] = {}
 _NO_PARTITIONS: Mapping[Location, tuple[Any, ...]] = {}
 _MANIFEST_FILES_MAX = 10_000
@@ -237,10 +236,14 @@ def text_above(text: str, length: int) -> str | None:
 
 
 def _statistics_plan(schema: Schema, properties: dict[str, str]) -> dict[int, StatisticsCollector]:
-    """What is told of each column: of a wide table's, as Iceberg does, the first ones' and the chosen."""
+    """What is told of each column: of a wide table's, as Iceberg does, the first ones' and the chosen.
+
+    Nothing is told of a float (docs/adr/0092).
+    """
     plan = compute_statistics_plan(schema, properties)
-    for number, collector in list(plan.items())[COLUMNS_COUNTED:]:
-        if f"{_CHOSEN}{collector.column_name}" not in properties:
+    for place, (number, collector) in enumerate(plan.items()):
+        is_counted = place < COLUMNS_COUNTED or f"{METRICS}{collector.column_name}" in properties
+        if not is_counted or isinstance(schema.find_type(number), FloatType | DoubleType):
             plan[number] = replace(collector, mode=MetricsMode(MetricModeTypes.NONE))
     return plan
 

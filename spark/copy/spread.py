@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 
 from slotlake.decoder.compiled.arrays import python_values
 from slotlake.decoder.errors import LakeError
+from slotlake.decoder.types.floats import bounded
 from slotlake.spark import exchange, lake_files
 from slotlake.spark.copy.partition_values import in_manifest, transformed
 from slotlake.spark.layout import Layout, Term
@@ -169,14 +170,31 @@ class _Writing:
         paths = {}
         for number, first, end in _runs(numbers):
             path = self.directory / f"copied-{uuid.uuid4().hex}.parquet"
-            pq.write_table(
-                rows.slice(first, end - first), path, compression=_COMPRESSION, store_decimal_as_integer=True
-            )
+            write_parquet(rows.slice(first, end - first), path, _COMPRESSION)
             paths[path] = known[number]
         locations = lake_files.put(list(paths), self.folder, [path.name for path in paths])
         self.written |= dict(zip(locations, paths.values(), strict=True))
         for path in paths:
             path.unlink()
+
+
+def write_parquet(rows: pa.Table, to: Path | BinaryIO, compression: str) -> None:
+    """Write a data file.
+
+    Args:
+        rows: with their field ids.
+        to: the file.
+        compression: as Arrow names it.
+    """
+    columns: Any = bounded(rows.schema)
+    pq.write_table(
+        rows,
+        to,
+        compression=compression,
+        store_decimal_as_integer=True,
+        write_statistics=columns,
+        use_dictionary=columns,
+    )
 
 
 def by_partition(rows: pa.Table, layout: Layout) -> list[tuple[tuple[Any, ...], pa.Table]]:

@@ -146,15 +146,22 @@ def _matches(reading: Reading, location: str, key: Sequence[KeyColumn]) -> tuple
 
 def _require_little(live: Live, files: Sequence[str], key: Sequence[KeyColumn]) -> None:
     rows = sum(int(live.data[each].file.record_count) for each in files)
-    size = sum(_bytes_of(live.data[each], [column.number for column in key]) for each in files)
+    size = sum(_bytes_of(live.data[each], key) for each in files)
     if rows > ROWS_MAX or size > KEY_BYTES_MAX:
         raise UnsuitableError(f"keys of {rows:,} rows ({size:,} bytes) would have to be read")
 
 
-def _bytes_of(file: LiveFile, columns: Sequence[int]) -> int:
-    sizes = file.file.column_sizes or {}
-    whole = int(file.file.file_size_in_bytes)
-    return sum(int(sizes.get(number, whole)) for number in columns)
+def _bytes_of(file: LiveFile, key: Sequence[KeyColumn]) -> int:
+    return sum(_column_bytes(file, column) for column in key)
+
+
+def _column_bytes(file: LiveFile, column: KeyColumn) -> int:
+    sizes, kind = file.file.column_sizes or {}, column.values.type
+    if column.number in sizes:
+        return int(sizes[column.number])
+    if pa.types.is_floating(kind):  # of which Spark tells nothing
+        return int(file.file.record_count) * kind.bit_width // 8
+    return int(file.file.file_size_in_bytes)
 
 
 def _comparable(values: pa.Array) -> list[Any] | None:

@@ -34,7 +34,7 @@ from pyiceberg.manifest import (
 from slotlake.spark import lake_files
 from slotlake.spark.copy.files import description_of_files
 from slotlake.spark.copy.manifests import write_entries, write_list
-from slotlake.spark.copy.spread import by_partition
+from slotlake.spark.copy.spread import by_partition, write_parquet
 from slotlake.spark.direct.live import FIRST_ROW_ID, FORMAT, Live, LiveFile, spec_of
 from slotlake.spark.storage.location import Location
 from slotlake.spark.tables import metadata as catalog_metadata
@@ -196,7 +196,7 @@ def _written(metadata: Metadata, rows: pa.Table) -> list[DataFile]:
     files = []
     for partition, some in parts:
         content = io.BytesIO()
-        pq.write_table(some, content, compression=codec, store_decimal_as_integer=True)
+        write_parquet(some, content, codec)
         location = Location(metadata["location"]) / "data" / f"{uuid.uuid4().hex}.parquet"
         written = content.getvalue()
         lake_files.write_new(location, written)

@@ -22,7 +22,7 @@ import pyarrow as pa
 from slotlake.spark.names import LakeName, literal, quote
 from slotlake.spark.publish.derived_tables import Field, Source, column_types, create, fields_of, timestamp
 from slotlake.spark.tables.metadata import Metadata
-from slotlake.spark.tables.schema import LakeColumn, TableSchema
+from slotlake.spark.tables.schema import LakeColumn, TableSchema, unbounded
 
 _COLUMNS = {
     "op": "string",
@@ -63,6 +63,7 @@ def definition(
         "location": location,
         "format": table_format,
         "partitioned": "days(commit_time)",
+        "unbounded": {k: v for image in IMAGES for k, v in unbounded(schema.columns, image).items()},
     }
     return create(name, catalog, columns, options)
 

@@ -28,7 +28,7 @@ from slotlake.spark.merge.sql import Target, key_range, same_key
 from slotlake.spark.names import LakeName, quote
 from slotlake.spark.publish.derived_tables import Source, column_types, create, fields_of, timestamp
 from slotlake.spark.tables.metadata import Metadata
-from slotlake.spark.tables.schema import TableSchema
+from slotlake.spark.tables.schema import TableSchema, unbounded
 
 __all__ = [
     "IMAGES",
@@ -66,8 +66,15 @@ def definition(
     """
     columns = [f"{quote(column)} {kind}" for column, kind in _OWN.items()]
     columns += [field.definition for field in fields_of(_derived_schema(schema))]
-    options = {"mode": "history", "pipeline": pipeline, "location": location, "format": table_format}
-    return create(name, catalog, columns, {**options, "partitioned": _OPEN})
+    options = {
+        "mode": "history",
+        "pipeline": pipeline,
+        "location": location,
+        "format": table_format,
+        "partitioned": _OPEN,
+        "unbounded": unbounded(_derived_schema(schema).columns),
+    }
+    return create(name, catalog, columns, options)
 
 
 def copy_statements(metadata: Metadata, target: str, source: Source) -> list[str]:

@@ -31,6 +31,7 @@ from slotlake.spark.tables.schema import (
     STAGED_SCHEMA_PROPERTY,
     TableSchema,
     schema_of,
+    unbounded,
 )
 from slotlake.spark.tables.settle import STAGED_FIELDS_PROPERTY, settle
 
@@ -180,11 +181,12 @@ def apply_shape(work: Work, schema: TableSchema) -> frozenset[str]:
     for change in field_changes(work.table, work.lake.catalog, schema):
         run(work.session, work.table, change)
     final = settle(schema, schema_of(metadata, work.table.name))
+    properties: dict[str, str | None] = dict(unbounded(schema.columns))
     if metadata["properties"].get(SCHEMA_PROPERTY) != final.schema.to_json():
-        properties = {STAGED_SCHEMA_PROPERTY: final.schema.to_json(), STAGED_FIELDS_PROPERTY: final.plan}
-        listed = ", ".join(
-            f"'{key}' = {literal(value)}" for key, value in properties.items() if value is not None
-        )
+        properties |= {STAGED_SCHEMA_PROPERTY: final.schema.to_json(), STAGED_FIELDS_PROPERTY: final.plan}
+    properties = {k: v for k, v in properties.items() if v not in (None, metadata["properties"].get(k))}
+    if properties:
+        listed = ", ".join(f"{literal(key)} = {literal(value or '')}" for key, value in properties.items())
         table = work.table.name.sql(work.lake.catalog)
         run(work.session, work.table, f"ALTER TABLE {table} SET TBLPROPERTIES ({listed})")
     return frozenset(c.exact_name for c in schema.columns if c.exact or c.exact_name in present)

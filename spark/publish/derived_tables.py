@@ -16,7 +16,13 @@ from slotlake.decoder.errors import LakeError
 from slotlake.spark.catalog.base import Loaded, load
 from slotlake.spark.names import CHANGES_SUFFIX, HISTORY_SUFFIX, LakeName, derived_table_name, literal, quote
 from slotlake.spark.tables.metadata import Metadata
-from slotlake.spark.tables.schema import PIPELINE_PROPERTY, WRITE_PROPERTIES, LakeColumn, TableSchema
+from slotlake.spark.tables.schema import (
+    PIPELINE_PROPERTY,
+    WRITE_PROPERTIES,
+    LakeColumn,
+    TableSchema,
+    unbounded,
+)
 from slotlake.spark.tables.settle import STAGED_FIELDS_PROPERTY
 
 _SPARK_NAMES = {"long": "bigint", "timestamptz": "timestamp", "timestamp": "timestamp_ntz"}
@@ -99,7 +105,7 @@ def create(name: LakeName, catalog: str, definitions: Sequence[str], options: Ma
     """The SQL that makes such a table.
 
     Args:
-        options: ``mode``, ``pipeline``, ``location``, ``format``, ``partitioned`` (SQL).
+        options: ``mode``, ``pipeline``, ``location``, ``format``, ``partitioned`` (SQL), ``unbounded``.
     """
     properties = {
         "format-version": str(options["format"]),
@@ -110,6 +116,7 @@ def create(name: LakeName, catalog: str, definitions: Sequence[str], options: Ma
         "write.parquet.compression-codec": "zstd",
         MODE_PROPERTY: options["mode"],
         PIPELINE_PROPERTY: options["pipeline"],
+        **options["unbounded"],
     }
     listed = ", ".join(f"{literal(key)} = {literal(value)}" for key, value in properties.items())
     return (
@@ -170,6 +177,14 @@ def field_changes(
                 present_type = None
             if present_type is None:
                 changes.append(f"ADD COLUMNS ({place}{field.definition})")
+    metrics: dict[str, str] = {}
+    for image in images or ("",):
+        metrics |= unbounded((field.column for field in fields if not field.exact), image)
+    properties = metadata.get("properties", {})
+    missing = {key: value for key, value in metrics.items() if properties.get(key) != value}
+    if missing:
+        listed = ", ".join(f"{literal(key)} = {literal(value)}" for key, value in missing.items())
+        changes.append(f"SET TBLPROPERTIES ({listed})")
     plan = {old: new for old, new in names.items() if old in known}
     plan |= {new: unused_field_name(new, known) for new in plan.values() if new in known and new not in plan}
     if plan:

@@ -8,7 +8,7 @@ as the rows, so a reader never meets a shape that its rows do not have yet.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -42,6 +42,12 @@ _PROPERTIES = {
     "write.merge.distribution-mode": "none",
     "write.delete.distribution-mode": "none",
     "write.parquet.compression-codec": "zstd",
+}
+METRICS = "write.metadata.metrics.column."
+_UNBOUNDED = {
+    METRICS: "none",
+    "write.parquet.stats-enabled.column.": "false",
+    "write.parquet.dict-encoding-enabled.column.": "false",
 }
 # Iceberg counts and bounds so many columns by default; a wide table's key must have them wherever it stands.
 COLUMNS_COUNTED = 100
@@ -280,13 +286,32 @@ def create_table(
     properties = {"format-version": str(table_format), **_PROPERTIES}
     properties |= {SCHEMA_PROPERTY: schema.to_json(), PIPELINE_PROPERTY: pipeline}
     if len(definitions) > COLUMNS_COUNTED:
-        bounded = [schema.column(key).lake_name for key in schema.key]
-        properties |= {f"write.metadata.metrics.column.{column}": "truncate(16)" for column in bounded}
+        properties |= {METRICS + schema.column(key).lake_name: "truncate(16)" for key in schema.key}
+    properties |= unbounded(schema.columns)
     listed = ", ".join(f"{literal(key)} = {literal(value)}" for key, value in properties.items())
     return (
         f"CREATE TABLE {name.sql(catalog)} ({', '.join(definitions)}) USING iceberg "
         f"LOCATION {literal(location)} TBLPROPERTIES ({listed})"
     )
+
+
+def unbounded(columns: Iterable[LakeColumn], inside: str = "") -> dict[str, str]:
+    """Return the properties by which Iceberg and Parquet keep no bounds of floats (docs/adr/0092).
+
+    Args:
+        columns: the columns.
+        inside: the struct in which they are; "" if they are the table's own.
+    """
+    from slotlake.decoder.types.floats import float_fields  # late: as representations
+
+    names = ((f"{inside}.{c.lake_name}" if inside else c.lake_name, c) for c in columns)
+    fields = (field for name, c in names for field in float_fields(name, c.representation.arrow))
+    return unbounded_fields(fields)
+
+
+def unbounded_fields(fields: Iterable[str]) -> dict[str, str]:
+    """As :func:`unbounded`, of floats by their names in Iceberg."""
+    return {prefix + field: value for field in fields for prefix, value in _UNBOUNDED.items()}
 
 
 def add_columns(name: LakeName, catalog: str, definitions: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,13 @@ from slotlake.decoder.lsn import format_lsn, parse_lsn
 from slotlake.spark.names import exact_name, lake_columns
 from slotlake.spark.tables.layout import without_missing_fields
 from slotlake.spark.tables.metadata import Metadata, ref, with_properties
-from slotlake.spark.tables.schema import SCHEMA_PROPERTY, STAGED_SCHEMA_PROPERTY, LakeColumn, TableSchema
+from slotlake.spark.tables.schema import (
+    SCHEMA_PROPERTY,
+    STAGED_SCHEMA_PROPERTY,
+    LakeColumn,
+    TableSchema,
+    unbounded_fields,
+)
 
 STAGED_FIELDS_PROPERTY = "slotlake.fields.stage"
 HISTORY_PROPERTY = "slotlake.schema.history"
@@ -164,8 +170,12 @@ def with_shape(metadata: Metadata, position: int, keep_positions: Collection[int
     """
     properties = metadata.get("properties", {})
     shape = properties.get(STAGED_SCHEMA_PROPERTY)
-    changes: dict[str, str | None] = {STAGED_SCHEMA_PROPERTY: None, STAGED_FIELDS_PROPERTY: None}
     settled_metadata = with_settled_fields(metadata, ref(metadata, "main"))
+    changes = {
+        STAGED_SCHEMA_PROPERTY: None,
+        STAGED_FIELDS_PROPERTY: None,
+        **_metrics(metadata, settled_metadata),
+    }
     history, before = _history(metadata), properties.get(SCHEMA_PROPERTY)
     if before is not None and shape is not None:
         changed, history = _columns(before) != _columns(shape), history or [_entry(0, None, before)]
@@ -178,6 +188,26 @@ def with_shape(metadata: Metadata, position: int, keep_positions: Collection[int
     return with_properties(
         settled_metadata, changes if shape is None else {**changes, SCHEMA_PROPERTY: shape}
     )
+
+
+def _metrics(metadata: Metadata, settled: Metadata) -> dict[str, str | None]:
+    """The properties by which Iceberg keeps no bounds of floats; those of fields that are gone leave.
+
+    A table of an earlier version has none, and renamed fields have other names: Iceberg refuses to alter a
+    table of which such a property names a field that is not there.
+    """
+    before, after = (unbounded_fields(_floats(_current(each))) for each in (metadata, settled))
+    gone = before.keys() & metadata.get("properties", {}).keys() - after.keys()
+    return {**dict.fromkeys(gone), **after}
+
+
+def _floats(struct: Mapping[str, Any], inside: str = "") -> Iterator[str]:
+    """Names of the floats of a struct, and of the structs in it."""
+    for field in struct["fields"]:
+        if field["type"] in ("float", "double"):
+            yield inside + field["name"]
+        elif isinstance(field["type"], dict) and field["type"]["type"] == "struct":
+            yield from _floats(field["type"], f"{inside}{field['name']}.")
 
 
 def _entry(position: int, schema_id: int | None, shape: str | None) -> dict[str, Any]:
@@ -254,7 +284,8 @@ def with_past_shape(metadata: Metadata, snapshot_id: int, position: int) -> Meta
     if number is None:
         written = next(s for s in metadata["snapshots"] if s["snapshot-id"] == snapshot_id)
         number = written.get("schema-id", metadata["current-schema-id"])
-    changes: dict[str, str | None] = {HISTORY_PROPERTY: json.dumps(below, ensure_ascii=False)}
+    shaped = without_missing_fields({**metadata, "current-schema-id": number})
+    changes = {HISTORY_PROPERTY: json.dumps(below, ensure_ascii=False), **_metrics(metadata, shaped)}
     if below[-1]["schema"] is not None:
         changes[SCHEMA_PROPERTY] = below[-1]["schema"]
-    return with_properties(without_missing_fields({**metadata, "current-schema-id": number}), changes)
+    return with_properties(shaped, changes)

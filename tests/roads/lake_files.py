@@ -230,3 +230,12 @@ def snapshots_in_use(metadata: Json) -> Sequence[Json]:
     named: Mapping[str, Json] = metadata.get("refs", {})
     wanted = {ref["snapshot-id"] for ref in named.values()}
     return [s for s in metadata.get("snapshots", ()) if s["snapshot-id"] in wanted]
+
+
+def as_map(pairs: Any) -> dict[int, Any]:
+    """A map of Avro, whichever way DuckDB gives it."""
+    if isinstance(pairs, Mapping):
+        return {int(key): value for key, value in pairs.items()}
+    if pairs and isinstance(pairs[0], tuple):
+        return dict(pairs)
+    return {int(pair["key"]): pair["value"] for pair in pairs or ()}

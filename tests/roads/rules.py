@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 
+from tests.roads.floats import bounded_floats
 from tests.roads.lake_files import (
     ADDED,
     DATA,
@@ -29,6 +30,7 @@ from tests.roads.lake_files import (
     Json,
     LakeFiles,
     Snapshot,
+    as_map,
     field_id,
     schema_of,
     snapshots_in_use,
@@ -52,7 +54,8 @@ def faults(files: LakeFiles, metadata: Json) -> list[str]:
         for rule in (_numbers, _counts, _summary, _lists_what_lives, _deletes, _lineage):
             found += [f"{name}: {each}" for each in rule(files, metadata, snapshot)]
         for entry in snapshot.data.values():
-            found += [f"{name}: {each} of {entry.path[-40:]}" for each in _data_file(files, metadata, entry)]
+            wrong = [*_data_file(files, metadata, entry), *bounded_floats(files, metadata, entry)]
+            found += [f"{name}: {each} of {entry.path[-40:]}" for each in wrong]
     return list(dict.fromkeys(found))
 
 
@@ -281,7 +284,7 @@ def _nested(kind: Json, arrow: pa.DataType) -> Iterator[str]:
 
 
 def _column(entry: Entry, of: Json, number: int, column: pa.ChunkedArray) -> Iterator[str]:
-    metrics = {name: _as_map(entry.file.get(name)) for name in _METRICS}
+    metrics = {name: as_map(entry.file.get(name)) for name in _METRICS}
     kind: str = of["type"]
     # A column that became wider: the bound is of the type that the file's column has.
     if kind in ("long", "double"):
@@ -305,16 +308,6 @@ def _column(entry: Entry, of: Json, number: int, column: pa.ChunkedArray) -> Ite
 
 _METRICS: Final = ("value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds")
 _KINDS_OF_FILES: Final = {"int32": "int", "float": "float"}
-
-
-def _as_map(pairs: Any) -> dict[int, Any]:
-    if isinstance(pairs, Mapping):
-        return {int(key): value for key, value in pairs.items()}
-    return {int(pair["key"]): pair["value"] for pair in pairs or ()} if not _is_pairs(pairs) else dict(pairs)
-
-
-def _is_pairs(pairs: Any) -> bool:
-    return bool(pairs) and isinstance(pairs[0], tuple)
 
 
 def _values(column: pa.ChunkedArray) -> list[Any]:

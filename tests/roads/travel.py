@@ -18,6 +18,7 @@ from slotlake.infra.local.object_store import LocalObjectStore
 from tests.conftest import Database
 from tests.e2e.readers import duckdb_connection
 from tests.roads import judge
+from tests.roads.floats import lost_rows
 from tests.roads.judge import Rows, difference
 from tests.roads.kinds import ALL, SHIFTING
 from tests.roads.lake_files import LAST_UPDATED, ROW_ID, Json, LakeFiles, schema_of
@@ -257,7 +258,11 @@ class Traveller:
         snapshots = {}
         for table, (names, rows) in held.items():
             metadata = self.metadata(table)
-            self._compare(table, names, rows, self._by_duckdb(table), when)
+            whole = self._by_duckdb(table)
+            self._compare(table, names, rows, whole, when)
+            scan = f"iceberg_scan('{self._location(table)}')"
+            for each in lost_rows(self._duckdb, scan, whole, names):
+                self._say(table, f"{when}: {each}")
             snapshots[table] = metadata["current-snapshot-id"]
             self._note_lineage(table, metadata, names)
         commits = self.metadata("commits")
