@@ -21,6 +21,14 @@ from slotlake.decoder.slots.slot import inspect_slot
 
 _UNDEFINED = "42704"
 _PUBLICATION_SKIPPED = ("42704", "55000")
+UNDECODABLE = (
+    "the server cannot decode a transaction; nothing of this batch was stored. Run the command again. If it "
+    "fails again, set source.two_phase: false, if it is on, and run `slotlake recover`: it makes a new slot, "
+    "compares, and writes what differs"
+)
+# Where the server looks up the table of a change: "could not map filenumber … to relation OID", "could not
+# open relation with OID …".  No other way to send it helps.
+_TABLE_LOOKUPS = (b"ReorderBufferProcessTXN", b"relation_open", b"RelationIdGetRelation")
 
 
 def stream_error(source: SourceSettings, result: pq.abc.PGresult, at: int) -> SlotlakeError:
@@ -44,6 +52,12 @@ def stream_error(source: SourceSettings, result: pq.abc.PGresult, at: int) -> Sl
         return _no_publication(server_text, where)
     kind, what, way_out = _meaning(state)
     return kind(f"{what}: {server_text}", where=where, way_out=way_out)
+
+
+def about_a_table(result: pq.abc.PGresult) -> bool:
+    """Return whether the server did not find a table that it decodes, by the place in its source code."""
+    function = result.error_field(pq.DiagnosticField.SOURCE_FUNCTION) or b""
+    return function in _TABLE_LOOKUPS
 
 
 def missing_publication(source: SourceSettings, notice: pq.abc.PGresult) -> SlotlakeError | None:

@@ -44,7 +44,7 @@ from slotlake.decoder.server.timeline import Origin, require_same
 from slotlake.decoder.server.waiting import no_answer, readable
 from slotlake.decoder.slots.position import require_slot_at
 from slotlake.decoder.stream.copy_data import CopyReader, Frames
-from slotlake.decoder.stream.errors import missing_publication, stream_error
+from slotlake.decoder.stream.errors import UNDECODABLE, about_a_table, missing_publication, stream_error
 from slotlake.decoder.stream.framing import status_update
 from slotlake.decoder.stream.nap import FIRST_LOOPBACK_SECONDS, FIRST_SECONDS, FIRST_UNIX_SECONDS, Nap
 from slotlake.decoder.stream.options import Options, negotiate
@@ -56,14 +56,6 @@ _UNSENDABLE = (
     "source.binary: true, or leave the large column out of the publication (a column list), then run "
     "`slotlake recover`; else the server's log of this moment says more"
 )
-_UNDECODABLE = (
-    "the server cannot decode a transaction; nothing of this batch was stored. Run the command again. If it "
-    "fails again, set source.two_phase: false, if it is on, and run `slotlake recover`: it makes a new slot, "
-    "compares, and writes what differs"
-)
-# Where the server looks up the table of a change: "could not map filenumber … to relation OID", "could not
-# open relation with OID …".  No other way to send it helps.
-_TABLE_LOOKUPS = (b"ReorderBufferProcessTXN", b"relation_open", b"RelationIdGetRelation")
 START_RETRY_SECONDS = 5.0
 _END_SECONDS = 0.5
 # The kernel doubles it.  If the sender's largest segment does not fit in the window, it waits for probes.
@@ -279,10 +271,10 @@ class Stream(Closes):
         if state == _INTERNAL_ERROR and self._options is not None and self._options.streaming != "off":
             # A rolled-back ALTER TABLE in a transaction in progress: "could not map filenumber …" (18.4).
             return StreamingError(failure.what, where=failure.where, way_out="set source.streaming: off")
-        if state == _PROGRAM_LIMIT or (state == _INTERNAL_ERROR and not _about_a_table(result)):
+        if state == _PROGRAM_LIMIT or (state == _INTERNAL_ERROR and not about_a_table(result)):
             return UnsendableError(failure.what, where=failure.where, way_out=_UNSENDABLE)
         if state == _INTERNAL_ERROR:
-            return SourceError(failure.what, where=failure.where, way_out=_UNDECODABLE)
+            return SourceError(failure.what, where=failure.where, way_out=UNDECODABLE)
         return failure
 
     def _broken(self, error: psycopg.Error) -> SlotlakeError:
@@ -292,12 +284,6 @@ class Stream(Closes):
             where=explained.where,
             way_out="run the same command again: nothing of the unfinished batch was stored",
         )
-
-
-def _about_a_table(result: pq.abc.PGresult) -> bool:
-    """Return whether the server did not find a table that it decodes, by the place in its source code."""
-    function = result.error_field(pq.DiagnosticField.SOURCE_FUNCTION) or b""
-    return function in _TABLE_LOOKUPS
 
 
 def start_command(source: SourceSettings, options: Options, start: int) -> bytes:

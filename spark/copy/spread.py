@@ -187,10 +187,11 @@ def write_parquet(rows: pa.Table, to: Path | BinaryIO, compression: str) -> None
         compression: as Arrow names it.
     """
     columns: Any = bounded(rows.schema)
+    codec: Any = compression
     pq.write_table(
         rows,
         to,
-        compression=compression,
+        compression=codec,
         store_decimal_as_integer=True,
         write_statistics=columns,
         use_dictionary=columns,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -23,7 +23,7 @@ def bounded_floats(files: LakeFiles, metadata: Json, entry: Entry) -> Iterator[s
             is_in_list = ".list." in chunk.path_in_schema  # no condition leads there
             if chunk.physical_type not in ("FLOAT", "DOUBLE") or is_in_list:
                 continue
-            if chunk.is_stats_set and chunk.statistics.has_min_max:
+            if chunk.statistics is not None and chunk.statistics.has_min_max:
                 yield f"{chunk.path_in_schema}: a float has statistics,"
             if any("DICTIONARY" in each for each in chunk.encodings):
                 yield f"{chunk.path_in_schema}: a float has a dictionary,"
@@ -33,7 +33,7 @@ def _floats(struct: Json) -> Iterator[tuple[int, str]]:
     for field in struct["fields"]:
         if field["type"] in ("float", "double"):
             yield field["id"], field["name"]
-        elif isinstance(field["type"], Mapping) and field["type"]["type"] == "struct":
+        elif isinstance(field["type"], dict) and field["type"]["type"] == "struct":
             yield from _floats(field["type"])
 
 
