@@ -72,7 +72,7 @@ def write(database: Database, number: int, name: str = "big") -> None:
         f"""
         UPDATE small SET v = {number};
         UPDATE {name} SET v = v + 1 WHERE id % 40 = {number % 8 * 5};
-        UPDATE {name} SET id = id + 100000 WHERE id % 101 = {number} AND id < 10000;
+        UPDATE {name} SET id = id + 1000000 WHERE id % 101 = {number} AND id < 10000;
         DELETE FROM {name} WHERE id % 53 = {number};
         INSERT INTO {name} SELECT {10000 * number} + i, -{number}, 'new' FROM generate_series(0, 50) i
         ON CONFLICT DO NOTHING;
