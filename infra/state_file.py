@@ -1,4 +1,7 @@
-"""A note of a pipeline in its state folder: one JSON value in one file, complete or missing.
+"""The notes of a pipeline in its state folder: each is one JSON value in one file, complete or missing.
+
+All of them are listed here, with who writes them and what is lost with them (docs/workers.md says the same; a
+test compares).  What is not listed cannot be written, and is not forgotten when a state moves.
 
 With ``state.path`` in an object store, the notes are not on this machine at all: `share` says so for a
 folder, and what is asked of a note in it is asked of the store (`infra.archive.state`).
@@ -204,3 +207,111 @@ class StateFile:
             return self.path.read_bytes()
         except OSError:
             return None
+
+
+@dataclass(frozen=True)
+class Note:
+    """A note that a pipeline may have.
+
+    Attributes:
+        name: of its file in the state folder, or in the folder of the journal.
+        says: what it holds.
+        by: who writes it.
+        if_lost: what comes of it when it is gone.
+        moves: a state that moves into an object store takes it along.
+    """
+
+    name: str
+    says: str
+    by: str
+    if_lost: str
+    moves: bool = True
+
+    def of(self, folder: Path) -> StateFile:
+        """The note in a folder: there, or where its state is shared."""
+        return StateFile(folder / self.name)
+
+
+MAKING: Final = Note(
+    "making.json", "slot and publications that an `init` makes", "`init`", "its slot must be dropped by hand"
+)
+MADE: Final = Note(
+    "made.json", "slot and publications that it made", "`init`, `recover`", "`drop` leaves the publications"
+)
+IDENTITY: Final = Note(
+    "identity.json", "which lake and slot the pipeline has", "each run", "a changed key is not noticed"
+)
+NAMED: Final = Note(
+    "named.json", "tables that the file named", "each run", "a name that left the file is not noticed"
+)
+REMOVING: Final = Note(
+    "removing.json", "files of removed tables that are to go", "`remove`", "the files stay"
+)
+DROPPED: Final = Note(
+    "dropped.json", "how far `drop` has come", "`drop`", "a second `drop` looks for everything again"
+)
+RECOVERING: Final = Note(
+    "recovering.json", "how far `recover` has come", "`recover`", "`recover` must be run once more"
+)
+RECOVER_PLAN: Final = Note(
+    "recover-plan.json", "the plan that waits for approval in Airflow", "`cdc_recover`", "it is made again"
+)
+STOPPED: Final = Note(
+    "stopped.json", "the error that stops each run", "each run", "the next run meets the error again"
+)
+SETTLING: Final = Note(
+    "settling.json", "who wrote to joining tables before they were published", "`sync`", "they wait longer"
+)
+SETTLING_AGAIN: Final = Note(
+    "settling-again.json", "the same of tables that are copied again", "`sync`", "they wait longer"
+)
+DERIVED_GONE: Final = Note(
+    "derived-gone.json", "derived tables that somebody dropped", "`publish`", "nothing warns of them"
+)
+STAGED: Final = Note(
+    "staged.json", "which tables the staged batch was applied to", "`apply`", "the batch is applied again"
+)
+GATE: Final = Note(
+    "gate.json", "the batch that has met its gates, or was refused", "`gates`", "the gates are asked again"
+)
+DDL_TRIGGER: Final = Note(
+    "ddl-trigger.made", "that the event trigger is ours", "`init --ddl-trigger`", "`drop` leaves it"
+)
+MAINTAINED: Final = Note(
+    "maintained-last", "the table that waits for maintenance longest", "`maintain`", "it begins at another"
+)
+SHOWN: Final = Note(
+    "shown.json", "up to where snapshots were judged", "`sync`", "batches are looked at once more"
+)
+WAL_SEEN: Final = Note(
+    "wal-seen.json", "readings of the source's WAL position", "each look", "rates are known later"
+)
+COPY: Final = Note("copy.json", "how far a copy is", "`init`, `sync`", "`status` shows no progress")
+VERIFIED: Final = Note(
+    "verified.json", "when each table was last found equal", "`verify`", "it counts as never verified"
+)
+TABLES: Final = Note(
+    "tables.json", "names for the form of `cdc_backfill`", "`init`, `sync`", "the form has no list"
+)
+# These begin in the store: a state that moves there has none.
+OWNER: Final = Note("owner.json", "whose state it is", "each run", "the next run writes it", moves=False)
+COPY_PLAN: Final = Note(
+    "copying/plan.json", "what machines copy together", "`init`", "the copy begins again", moves=False
+)
+# A machine's own.
+STORED: Final = Note(
+    ".stored.json",
+    "batches that are in the store already",
+    "`pull`",
+    "they are looked for there",
+    moves=False,
+)
+LOOK: Final = Note("look.json", "the last look at both sides", "each look", "the next one", moves=False)
+OPEN_BATCH: Final = Note(
+    "open-batch.json", "the steps of the batch at work", "each step", "one line of the page", moves=False
+)
+TOTALS: Final = Note("totals.json", "counters of the metrics", "each batch", "they begin at 0", moves=False)
+QUARTERS: Final = Note(
+    "quarters.json", "sums of each quarter of an hour", "each batch", "older charts are empty", moves=False
+)
+NOTES: Final = tuple(each for each in list(globals().values()) if isinstance(each, Note))

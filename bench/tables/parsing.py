@@ -21,8 +21,8 @@ from slotlake.decoder.errors import SlotlakeError
 from slotlake.infra.config.pipeline_file import load_pipeline
 from slotlake.infra.launch.folders import CHECKOUT
 from slotlake.infra.progress import Progressing
-from slotlake.infra.selection.known_tables import NOTE, OFFERED_MAX
-from slotlake.infra.state_file import StateFile
+from slotlake.infra.selection.known_tables import OFFERED_MAX
+from slotlake.infra.state_file import TABLES
 
 SIZES = (10, 10_000)
 _RUNS = 9
@@ -98,7 +98,7 @@ def _pipeline(folder: Path, size: int) -> Path:
     file.write_text(yaml.safe_dump(contents))
     file.chmod(0o600)
     names = [f"public.table_{i}" for i in range(min(size, OFFERED_MAX + 1))]
-    StateFile(load_pipeline(file).state_dir / NOTE).write(names)
+    TABLES.of(load_pipeline(file).state_dir).write(names)
     return file
 
 

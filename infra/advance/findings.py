@@ -33,7 +33,7 @@ from slotlake.infra.selection.derived_gone import note_dropped
 from slotlake.infra.source import standing_puller
 from slotlake.infra.source.fingerprints import CatalogFingerprint, fingerprints_at
 from slotlake.infra.source.own_slot import require_own_slot_name
-from slotlake.infra.state_file import StateFile
+from slotlake.infra.state_file import RECOVERING, StateFile
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -144,9 +144,9 @@ def require_whole(
         raise LakeError(damage.what, where=f"table {damage.table}, {pipeline.lake.place}", way_out=WAY_OUT)
 
 
-def recovery_note(pipeline: OpenPipeline) -> Path:
-    """The file in which a recovery under way notes the batch that it is to end with."""
-    return pipeline.file.state_dir / "recovering.json"
+def recovery_note(pipeline: OpenPipeline) -> StateFile:
+    """The note of the batch that a recovery under way is to end with."""
+    return RECOVERING.of(pipeline.file.state_dir)
 
 
 def note_recovery_begun(pipeline: OpenPipeline, batch: str | None) -> None:
@@ -156,7 +156,7 @@ def note_recovery_begun(pipeline: OpenPipeline, batch: str | None) -> None:
         pipeline: the pipeline, with its state folder.
         batch: the batch whose publication ends the recovery; None if that is not known yet.
     """
-    StateFile(recovery_note(pipeline)).write({"batch": batch})
+    recovery_note(pipeline).write({"batch": batch})
     take_process_lock(_lock_path(pipeline))
 
 
@@ -166,14 +166,14 @@ def note_recovery_ended(pipeline: OpenPipeline) -> None:
 
 
 def _lock_path(pipeline: OpenPipeline) -> Path:
-    return recovery_note(pipeline).with_suffix(".lock")
+    return recovery_note(pipeline).path.with_suffix(".lock")
 
 
 def _unfinished_note(pipeline: OpenPipeline) -> dict[str, str | None] | None:
     """The note of a recovery that was not published; None if there is none."""
     from slotlake.spark.maintenance.integrity import newest_batch
 
-    note = StateFile(recovery_note(pipeline)).mapping()
+    note = recovery_note(pipeline).mapping()
     if "batch" not in note:
         return None
     last_batch = note["batch"]
@@ -183,7 +183,7 @@ def _unfinished_note(pipeline: OpenPipeline) -> dict[str, str | None] | None:
 def _recovery_findings(pipeline: OpenPipeline) -> list[Finding]:
     """A recovery that ended before it was published: its slot is new, and the lake is not."""
     if _unfinished_note(pipeline) is None:
-        StateFile(recovery_note(pipeline)).remove()  # it was done: the note alone was left
+        recovery_note(pipeline).remove()  # it was done: the note alone was left
         return []
     return [Finding("unfinished", _UNFINISHED, "renew")]
 

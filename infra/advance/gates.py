@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from slotlake.decoder.changelog.batches import Batch, batch_positions
 from slotlake.decoder.errors import GateError, LakeError
 from slotlake.infra.locking.machine import exclusive
-from slotlake.infra.state_file import StateFile
+from slotlake.infra.state_file import GATE, StateFile
 
 if TYPE_CHECKING:
     from slotlake.expectations.results import SuiteResult
@@ -173,7 +173,7 @@ def forget_refused(pipeline: OpenPipeline, position: int) -> None:
 
 
 def _note(pipeline: OpenPipeline) -> StateFile:
-    return StateFile(pipeline.file.state_dir / "gate.json")
+    return GATE.of(pipeline.file.state_dir)
 
 
 def _staged_tables(

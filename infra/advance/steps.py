@@ -28,7 +28,7 @@ from slotlake.infra.selection import derived_gone
 from slotlake.infra.selection.aside import pass_over, reasons, retry_without_troubled, stops_all
 from slotlake.infra.selection.types import on_lossy
 from slotlake.infra.source import standing_puller
-from slotlake.infra.state_file import StateFile
+from slotlake.infra.state_file import STAGED, StateFile
 from slotlake.spark.names import LakeName, parse_postgres_name, postgres_name
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ def _published(pipeline: OpenPipeline, batch: Batch) -> tuple[Published, list[st
 
 
 def _staged_note(pipeline: OpenPipeline) -> StateFile:
-    return StateFile(pipeline.file.state_dir / "staged.json")
+    return STAGED.of(pipeline.file.state_dir)
 
 
 def _note_staged(pipeline: OpenPipeline, batch: Batch, applied: Applied) -> None:

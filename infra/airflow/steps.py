@@ -25,7 +25,7 @@ from slotlake.infra.pipeline import Pipeline
 from slotlake.infra.recover.approved import note_plan
 from slotlake.infra.reports import Report, SyncReport
 from slotlake.infra.source.bell import Bell
-from slotlake.infra.state_file import StateFile
+from slotlake.infra.state_file import DROPPED
 
 _log = logging.getLogger(__name__)
 _COPY_WAIT_SECONDS = 600.0  # `bootstrap` may be queued, and starts Spark before it copies
@@ -35,7 +35,7 @@ _WAIT_SECONDS = 60.0  # for another run: between two batches of `slotlake run` t
 def is_dropped(pipeline_file: str) -> bool:
     """Return whether `slotlake drop` has noted that the pipeline has ended."""
     with Pipeline.open(pipeline_file) as pipeline:
-        return StateFile(pipeline.file.dropped_note).exists()
+        return DROPPED.of(pipeline.file.state_dir).exists()
 
 
 def bootstrap(pipeline_file: str) -> dict[str, Any]:

@@ -24,27 +24,14 @@ from slotlake.infra.archive.free_notes import StoredNotes
 from slotlake.infra.archive.own_keys import register_own
 from slotlake.infra.config.pipeline_file import PipelineFile
 from slotlake.infra.journal.shared import bring_journal
-from slotlake.infra.state_file import StateFile, share
+from slotlake.infra.state_file import MADE, NOTES, OWNER, share
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.storage import stores
 from slotlake.spark.storage.base import Store
 from slotlake.spark.storage.location import Location
 
-OWNER: Final = "owner.json"
 _LOGS: Final = ("copying", "joining", "recopying")
 _LOG: Final = "ranges.jsonl"
-_NOTES: Final = (
-    *("making.json", "made.json", "dropped.json", "recovering.json", "stopped.json", "ddl-trigger.made"),
-    *("settling.json", "settling-again.json", "shown.json", "tables.json", "wal-seen.json"),
-    *(
-        "verified.json",
-        "maintained-last",
-        "derived-gone.json",
-        "staged.json",
-        "gate.json",
-        "recover-plan.json",
-    ),
-)
 _AT_ONCE: Final = 8
 
 
@@ -220,7 +207,7 @@ class StoredState:
         Args:
             folder: the state folder of this pipeline before `state.path` was changed.
         """
-        notes = [path for name in _NOTES if (path := folder / name).is_file()]
+        notes = [path for note in NOTES if note.moves and (path := folder / note.name).is_file()]
         keys = [path for name in _LOGS for path in (folder / name).glob("*.parquet")]
         for path in (*keys, *notes):
             self.write(path.relative_to(folder).as_posix(), path.read_bytes() or b"{}")
@@ -290,7 +277,7 @@ def require_own_state(file: PipelineFile, state: StoredState | None) -> None:
     """
     if not file.shares_state:
         return
-    note, own = StateFile(file.state_dir / OWNER), identity(file)
+    note, own = OWNER.of(file.state_dir), identity(file)
     owner = note.mapping()
     if not owner:
         _take_over(file, state)
@@ -302,7 +289,7 @@ def require_own_state(file: PipelineFile, state: StoredState | None) -> None:
             f"state.path has the state of another pipeline of the name {file.name!r}: {said}",
             where=f"{file.path}, state.path: {file.state_place}",
             way_out="give each pipeline its own name, or its own state.path; if this is the same pipeline, "
-            f"and its {' and '.join(differing)} was changed on purpose, remove {OWNER} there",
+            f"and its {' and '.join(differing)} was changed on purpose, remove {OWNER.name} there",
         )
     bring_journal(file.state_dir, file.state_dir)  # of a version that had one on each machine
 
@@ -318,7 +305,7 @@ def _take_over(file: PipelineFile, state: StoredState | None) -> None:
     if state is not None:
         if not file.changelog_dir.exists() and (earlier / "changelog").is_dir():
             shutil.move(earlier / "changelog", file.changelog_dir)  # from there it comes into the store
-    elif (earlier / "made.json").exists() or (earlier / "changelog").exists():
+    elif MADE.of(earlier).exists() or (earlier / "changelog").exists():
         raise PipelineFileError(
             "state.path names a folder, and the state of this pipeline is next to the pipeline file still",
             where=f"{file.path}, state.path: {file.state_dir}",

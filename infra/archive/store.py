@@ -36,8 +36,7 @@ from slotlake.decoder.changelog.writer import sync_path, writing
 from slotlake.decoder.errors import ChangeLogError
 from slotlake.decoder.failpoints import reach
 from slotlake.infra.archive.own_keys import register_own
-from slotlake.infra.config.pipeline_file import STORED_NOTE
-from slotlake.infra.state_file import StateFile
+from slotlake.infra.state_file import STORED
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.storage import stores
 from slotlake.spark.storage.base import StoredFile
@@ -62,7 +61,7 @@ class StoredChangeLog:
         self.root = root
         self._folder = folder
         self._store = stores.store_of(root)
-        self._note = StateFile(folder / STORED_NOTE)
+        self._note = STORED.of(folder)
         self._from: int | None = None  # not refreshed yet
         self._seen: set[str] = set()
 

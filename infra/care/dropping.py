@@ -20,14 +20,13 @@ from slotlake.decoder.errors import LakeError, SourceError
 from slotlake.decoder.failpoints import reach
 from slotlake.decoder.server.source import redact, source_session
 from slotlake.decoder.slots.slot import drop_slot, inspect_slot
-from slotlake.infra.archive.state import OWNER
 from slotlake.infra.config.identity import owner_of_slot
 from slotlake.infra.copy.unfinished import give_up
 from slotlake.infra.joining.recopying import give_up_all
 from slotlake.infra.journal.shared import forget_journal
 from slotlake.infra.reports import Report
 from slotlake.infra.source import ddl_trigger, standing_puller
-from slotlake.infra.state_file import StateFile
+from slotlake.infra.state_file import DROPPED, IDENTITY, MADE, MAKING, NAMED, OWNER, VERIFIED
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
@@ -77,7 +76,7 @@ def drop(pipeline: OpenPipeline, *, lake: bool) -> DropReport:
     earlier = _drop_note(pipeline)
     if not earlier.get("source"):
         _drop_source(pipeline, work)
-    StateFile(pipeline.file.dropped_note).write({**earlier, "source": not work.left})
+    DROPPED.of(pipeline.file.state_dir).write({**earlier, "source": not work.left})
     reach("drop.source")
     if lake or earlier.get("files"):
         _drop_lake(pipeline, work)
@@ -101,7 +100,7 @@ def _what_becomes_of_dags(pipeline: OpenPipeline) -> str:
 
 def begin_again(pipeline: OpenPipeline) -> None:
     """Remove the note of a drop, so that the pipeline has DAGs again."""
-    StateFile(pipeline.file.dropped_note).remove()
+    DROPPED.of(pipeline.file.state_dir).remove()
 
 
 def _drop_source(pipeline: OpenPipeline, work: _Progress) -> None:
@@ -121,8 +120,8 @@ def _drop_source(pipeline: OpenPipeline, work: _Progress) -> None:
         work.done += give_up(pipeline)
         work.done += [f"removed the unfinished copy of {table}" for table in give_up_all(pipeline)]
     if not work.left:
-        for note in ("made.json", "making.json", "verified.json", "named.json", "identity.json"):
-            StateFile(pipeline.file.state_dir / note).remove()
+        for note in (MADE, MAKING, VERIFIED, NAMED, IDENTITY):
+            note.of(pipeline.file.state_dir).remove()
 
 
 def _drop_slot(pipeline: OpenPipeline, work: _Progress) -> None:
@@ -156,15 +155,15 @@ def _is_ours(pipeline: OpenPipeline) -> bool:
 
 def _created_objects(pipeline: OpenPipeline) -> dict[str, Any]:
     """Return the note of `init` about the objects that it created, also of an interrupted `init`."""
-    for name in ("made.json", "making.json"):
-        if note := StateFile(pipeline.file.state_dir / name).mapping():
-            return note
+    for note in (MADE, MAKING):
+        if content := note.of(pipeline.file.state_dir).mapping():
+            return content
     return {}
 
 
 def _drop_note(pipeline: OpenPipeline) -> dict[str, Any]:
     """Return the note of an earlier `drop`: whether the source is done, and the files to remove."""
-    return StateFile(pipeline.file.dropped_note).mapping()
+    return DROPPED.of(pipeline.file.state_dir).mapping()
 
 
 def _drop_lake(pipeline: OpenPipeline, work: _Progress) -> None:
@@ -176,7 +175,7 @@ def _drop_lake(pipeline: OpenPipeline, work: _Progress) -> None:
     def note(locations: list[str]) -> None:
         note_content = _drop_note(pipeline)
         note_content["files"] = sorted({*note_content.get("files", []), *locations})
-        StateFile(file.dropped_note).write(note_content)
+        DROPPED.of(file.state_dir).write(note_content)
 
     instruction = (
         f"the tables of pipeline {pipeline.name} in {pipeline.lake.place}, namespace {file.lake.namespace}"
@@ -186,9 +185,9 @@ def _drop_lake(pipeline: OpenPipeline, work: _Progress) -> None:
         dropped = drop_tables(pipeline.lake, pipeline.name, before_removal=note)
         work.done += [f"dropped the lake table {name}" for name in dropped]
         remove_files([*_drop_note(pipeline).get("files", []), executors_folder(pipeline.lake)])
-        StateFile(file.dropped_note).write({"source": _drop_note(pipeline).get("source", False)})
+        DROPPED.of(file.state_dir).write({"source": _drop_note(pipeline).get("source", False)})
     if not work.left:
-        StateFile(file.state_dir / OWNER).remove()  # another pipeline of this name may have its state there
+        OWNER.of(file.state_dir).remove()  # another pipeline of this name may have its state there
     if pipeline.stored is not None:
         pipeline.stored.remove_all()
     if pipeline.stored is not None or file.changelog_dir.exists():

@@ -17,7 +17,7 @@ from slotlake.decoder.errors import PipelineFileError
 from slotlake.infra.config.private_files import with_private_files
 from slotlake.infra.readers import seconds_read
 from slotlake.infra.reports import MaintainReport, TableMaintained
-from slotlake.infra.state_file import StateFile
+from slotlake.infra.state_file import MAINTAINED, StateFile
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 _PART = "maintaining"
 _TURN_SECONDS = 60.0
-_WAITING_FILE = "maintained-last"
 
 
 @with_private_files
@@ -175,7 +174,7 @@ def _remember(pipeline: OpenPipeline, waiting: list[str]) -> None:
 
 
 def _waiting_note(pipeline: OpenPipeline) -> StateFile:
-    return StateFile(pipeline.file.state_dir / _WAITING_FILE)
+    return MAINTAINED.of(pipeline.file.state_dir)
 
 
 def _reported(table: Maintained) -> TableMaintained:

@@ -26,15 +26,13 @@ from slotlake.infra.joining import joining_tables
 from slotlake.infra.reports import Report
 from slotlake.infra.selection import known_tables
 from slotlake.infra.selection.file_tables import forget_name, line_in_file, named_in
-from slotlake.infra.state_file import StateFile
+from slotlake.infra.state_file import REMOVING
 from slotlake.spark.names import postgres_name
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.spark.names import LakeName
     from slotlake.spark.read.point import ReadPoint
-
-_NOTE = "removing.json"
 
 
 @dataclass(frozen=True)
@@ -158,7 +156,7 @@ def _drop(pipeline: OpenPipeline, point: ReadPoint, names: Collection[Name]) -> 
         return []
     publish_without(pipeline.lake, pipeline.name, lake_tables, names)
     reach("remove.unlisted")
-    note = StateFile(pipeline.file.state_dir / _NOTE)
+    note = REMOVING.of(pipeline.file.state_dir)
     dropped = drop_tables(
         pipeline.lake,
         pipeline.name,
@@ -182,7 +180,7 @@ def finish_removal(pipeline: OpenPipeline) -> list[str]:
     from slotlake.spark.catalog.open import open_catalog
     from slotlake.spark.maintenance.removal import remove_files
 
-    note = StateFile(pipeline.file.state_dir / _NOTE)
+    note = REMOVING.of(pipeline.file.state_dir)
     files = set(note.mapping().get("files", []))
     if not files:
         return []

@@ -13,15 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slotlake.decoder.errors import PipelineFileError
-from slotlake.infra.state_file import StateFile
+from slotlake.infra.state_file import IDENTITY, MADE, MAKING
 
 if TYPE_CHECKING:
     from slotlake.infra.config.pipeline_file import PipelineFile
     from slotlake.spark.lake import LakeSettings
 
-NOTE = "identity.json"
 _SLOT = "source.slot"
-_MAKING_NOTES = ("made.json", "making.json")
 
 
 def identity_of(file: PipelineFile, lake: LakeSettings) -> dict[str, str]:
@@ -43,7 +41,7 @@ def note_identity(file: PipelineFile, lake: LakeSettings, *, slot: bool = True) 
         lake: its lake.
         slot: its slot was made, or has served; else a slot that was noted before stays.
     """
-    note = StateFile(file.state_dir / NOTE)
+    note = IDENTITY.of(file.state_dir)
     before, now = note.mapping(), identity_of(file, lake)
     if not slot and _SLOT in before:
         now[_SLOT] = before[_SLOT]
@@ -53,12 +51,12 @@ def note_identity(file: PipelineFile, lake: LakeSettings, *, slot: bool = True) 
 
 def noted_slot(file: PipelineFile) -> str:
     """Return the slot that the pipeline had last; that of the file if none was noted."""
-    return str(StateFile(file.state_dir / NOTE).mapping().get(_SLOT, file.source.slot))
+    return str(IDENTITY.of(file.state_dir).mapping().get(_SLOT, file.source.slot))
 
 
 def changed_keys(file: PipelineFile, lake: LakeSettings) -> list[str]:
     """Return in words which keys say something else than when the lake was made."""
-    before = StateFile(file.state_dir / NOTE).mapping()
+    before = IDENTITY.of(file.state_dir).mapping()
     now = identity_of(file, lake)
     changed = [key for key in now if before.get(key, now[key]) != now[key]]
     return [f"{key} was {before[key]!r}, and is {now[key]!r}" for key in changed]
@@ -91,8 +89,8 @@ def require_same_lake(file: PipelineFile, lake: LakeSettings) -> None:
 def owner_of_slot(file: PipelineFile) -> Path | None:
     """Return the state folder, next to this pipeline's, of the pipeline that made a slot of this name."""
     for folder in sorted(file.state_dir.parent.glob("*")):
-        for name in (NOTE, *_MAKING_NOTES):
-            note = StateFile(folder / name).mapping()
+        for each in (IDENTITY, MADE, MAKING):
+            note = each.of(folder).mapping()
             if folder != file.state_dir and file.source.slot in {note.get(_SLOT), note.get("slot")}:
                 return folder
     return None

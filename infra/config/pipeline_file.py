@@ -39,6 +39,7 @@ from slotlake.infra.config.strict_yaml import parsed
 from slotlake.infra.config.table_names import require_names
 from slotlake.infra.config.types import Lossy, TypesSection, no_variant
 from slotlake.infra.config.verify import VerifySection
+from slotlake.infra.state_file import DROPPED, STORED
 from slotlake.spark.storage.location import S3_SCHEMES, Location
 from slotlake.spark.storage.settings import StorageSettings
 
@@ -181,12 +182,12 @@ class PipelineFile(Section):
     @property
     def dropped_note(self) -> Path:
         """If this file exists, the pipeline has been dropped and has no DAGs."""
-        return self.state_dir / "dropped.json"
+        return DROPPED.of(self.state_dir).path
 
     @property
     def stored_note(self) -> Path:
         """If this file exists, the change log is in an object store, and notes here what it has."""
-        return self.state_dir / "changelog" / STORED_NOTE
+        return self.state_dir / "changelog" / STORED.name
 
     @property
     def changelog_dir(self) -> Path:
@@ -297,7 +298,6 @@ def _cache_folder() -> Path:
 
 
 _KEYS = frozenset({"access_key", "secret_key", "session_token"})
-STORED_NOTE = ".stored.json"
 _SECTIONS = frozenset(
     {"tables", "changelog", "state", "airflow", "maintenance", "verify", "monitor", "spark"}
 )

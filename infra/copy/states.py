@@ -22,10 +22,9 @@ from slotlake.decoder.lsn import format_lsn
 from slotlake.infra.copy.steps import CopyStep
 from slotlake.infra.process_lock import is_process_alive, release_process_lock, take_process_lock
 from slotlake.infra.reports import TableCopy
-from slotlake.infra.state_file import StateFile, shared_place
+from slotlake.infra.state_file import COPY, shared_place
 from slotlake.spark.names import postgres_name
 
-FILE = "copy.json"
 _LOCK_FILE = "copy.lock"
 _TELL_SECONDS = 0.25
 _WRITE_SECONDS, _STORE_SECONDS = 1.0, 5.0
@@ -70,7 +69,7 @@ class CopyStates:
     """
 
     def __init__(self, folder: Path, lsn: int, progress: Any) -> None:
-        self._file, self._progress = folder / FILE, progress
+        self._folder, self._progress = folder, progress
         self._lock = threading.Lock()
         self._started_at = time.time()
         self._lsn = format_lsn(lsn)
@@ -79,7 +78,7 @@ class CopyStates:
         self._last_reports: dict[str, float] = {}
         self._started: dict[str, tuple[float, int]] = {}
         self._written, self._pause = 0.0, _WRITE_SECONDS
-        if shared_place(self._file) is not None:
+        if shared_place(COPY.of(folder).path) is not None:
             self._pause = _STORE_SECONDS
         self._last = time.monotonic()
 
@@ -140,8 +139,8 @@ class CopyStates:
 
     def forget(self) -> None:
         """Remove the file: the copy is over."""
-        StateFile(self._file).remove()
-        unmark_process(self._file.parent)
+        COPY.of(self._folder).remove()
+        unmark_process(self._folder)
 
     def _is_due_after_a_move(self) -> bool:
         """Return whether to write the file: it has all tables, so not for each of many."""
@@ -166,10 +165,10 @@ class CopyStates:
             **({"machines": dict(self.machines)} if self.machines else {}),
         }
         try:
-            StateFile(self._file).write(content)
+            COPY.of(self._folder).write(content)
         except OSError:
             return  # nobody depends on it
-        take_process_lock(self._file.with_name(_LOCK_FILE))
+        take_process_lock(self._folder / _LOCK_FILE)
 
 
 def _name(job: CopyJob) -> str:
@@ -195,7 +194,7 @@ def read(folder: Path, alive: Callable[[], bool] | None = None) -> Mapping[str, 
         folder: the pipeline's state folder.
         alive: asked whether a run is at work, on any machine; None: a lock in the folder says it.
     """
-    content = StateFile(folder / FILE).mapping()
+    content = COPY.of(folder).mapping()
     if "process" not in content:
         return None
     is_at_work = is_process_alive(folder / _LOCK_FILE) if alive is None else alive()

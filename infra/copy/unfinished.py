@@ -22,14 +22,13 @@ from slotlake.infra.copy.copying import Attempt
 from slotlake.infra.copy.forward import resumable
 from slotlake.infra.copy.joining_record import FOLDERS, CopyStart, JoiningRecord
 from slotlake.infra.copy.record import CopyRecord, Recorded
-from slotlake.infra.state_file import StateFile
+from slotlake.infra.state_file import COPY, MADE, MAKING
 from slotlake.spark.names import postgres_name
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
 
 _FOLDER = "copying"
-_MAKING_NOTE, _PUBLISHED_NOTE = "making.json", "made.json"
 
 
 def record_of(pipeline: OpenPipeline) -> CopyRecord:
@@ -96,23 +95,23 @@ def note_position(pipeline: OpenPipeline, lsn: int) -> None:
 
 def making_note(pipeline: OpenPipeline) -> dict[str, Any]:
     """The note of an `init` that has not ended; empty if there is none."""
-    return StateFile(pipeline.file.state_dir / _MAKING_NOTE).mapping()
+    return MAKING.of(pipeline.file.state_dir).mapping()
 
 
 def publications_made(pipeline: OpenPipeline) -> list[str]:
     """The publications that `init` made, as it noted them; also an `init` that was cut off."""
-    notes = [StateFile(pipeline.file.state_dir / name).mapping() for name in (_PUBLISHED_NOTE, _MAKING_NOTE)]
+    notes = [note.of(pipeline.file.state_dir).mapping() for note in (MADE, MAKING)]
     return list(dict.fromkeys(name for note in notes for name in note.get("publications", [])))
 
 
 def note_published(pipeline: OpenPipeline) -> None:
     """Note that the copy is published; also when the `init` that did it died right after."""
-    making = StateFile(pipeline.file.state_dir / _MAKING_NOTE)
+    making = MAKING.of(pipeline.file.state_dir)
     if content := making.mapping():
-        StateFile(pipeline.file.state_dir / _PUBLISHED_NOTE).write(content, durable=True)
+        MADE.of(pipeline.file.state_dir).write(content, durable=True)
         making.remove()
     record_of(pipeline).forget()
-    StateFile(pipeline.file.state_dir / copy_states.FILE).remove()
+    COPY.of(pipeline.file.state_dir).remove()
 
 
 def give_up(pipeline: OpenPipeline) -> list[str]:
@@ -127,8 +126,8 @@ def give_up(pipeline: OpenPipeline) -> list[str]:
     if has_remains:
         clear_unfinished(pipeline.lake, pipeline.name)
     record.forget()
-    for name in (_MAKING_NOTE, copy_states.FILE):
-        StateFile(pipeline.file.state_dir / name).remove()
+    for note in (MAKING, COPY):
+        note.of(pipeline.file.state_dir).remove()
     return ["removed what an unfinished initial copy had left"] if has_remains else []
 
 
@@ -190,7 +189,7 @@ def _progress(since: CopyStart, recorded: Recorded) -> dict[str, Any]:
 
 
 def _write(pipeline: OpenPipeline, note: dict[str, Any]) -> None:
-    StateFile(pipeline.file.state_dir / _MAKING_NOTE).write(note, durable=True)
+    MAKING.of(pipeline.file.state_dir).write(note, durable=True)
 
 
 def _slot_state(pipeline: OpenPipeline) -> SlotState | None:

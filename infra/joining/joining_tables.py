@@ -24,7 +24,7 @@ from slotlake.infra.copy.joining_record import JOINING_FOLDER
 from slotlake.infra.copy.tables import copy_all
 from slotlake.infra.joining import over_syncs
 from slotlake.infra.joining.over_syncs import CopyKind, copy_some, give_up_stale
-from slotlake.infra.joining.settling import PLACE, note_publications
+from slotlake.infra.joining.settling import note_publications
 from slotlake.infra.schema.large_tables import resumable_by_size
 from slotlake.infra.selection.absent import record_taken_away
 from slotlake.infra.selection.aside import require_columns
@@ -39,6 +39,7 @@ from slotlake.infra.selection.file_tables import (
 )
 from slotlake.infra.selection.layouts import require_layouts
 from slotlake.infra.selection.tables import lake_selections, selected
+from slotlake.infra.state_file import SETTLING
 from slotlake.spark.names import parse_postgres_name, postgres_name
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def _clear(pipeline: OpenPipeline, names: Sequence[LakeName]) -> None:
         clear_leftovers(catalog, pipeline.name, names)
 
 
-JOINING_TABLES = CopyKind(JOINING_FOLDER, PLACE, "it was published", copy_all, _clear)
+JOINING_TABLES = CopyKind(JOINING_FOLDER, SETTLING, "it was published", copy_all, _clear)
 
 
 def _has_names(pipeline: OpenPipeline) -> bool:

@@ -38,6 +38,7 @@ from slotlake.infra.copy.tables import Copied
 from slotlake.infra.joining.settling import open_writers_by_table, settled_snapshot
 from slotlake.infra.selection.aside import Errors
 from slotlake.infra.source.history import server_origin
+from slotlake.infra.state_file import Note
 from slotlake.spark.names import lake_table, postgres_name
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class CopyKind:
 
     Attributes:
         folder: of their record, in the pipeline's state folder.
-        settling: the file there that says which transactions they wait for.
+        settling: the note of the transactions that they wait for.
         waits: words for people: who wrote to a table before this is waited for.
         copy: copies tables under a snapshot, and publishes those that are whole; as `copy_all`, which leaves
             out what changes meanwhile.
@@ -85,7 +86,7 @@ class CopyKind:
     """
 
     folder: str
-    settling: str
+    settling: Note
     waits: str
     copy: Callable[[OpenPipeline, Sequence[SourceTable], ExportedSnapshot, Progressing, Attempt], Copied]
     clear: Callable[[OpenPipeline, Sequence[LakeName]], None]
@@ -259,8 +260,7 @@ def _at_lake_position(
         tables: those that begin or can end; and those that are copied in one go.
     """
     record, (ready, at_once) = kind.record(pipeline), tables
-    place = kind.settling
-    with settled_snapshot(pipeline, [*ready, *at_once], WAIT_SECONDS, progress, place) as start:
+    with settled_snapshot(pipeline, [*ready, *at_once], WAIT_SECONDS, progress, kind.settling) as start:
         if start is None or not start[1]:
             return []
         snapshot, settled = start

@@ -27,6 +27,7 @@ from slotlake.infra.journal.verified import note_copied
 from slotlake.infra.schema.findings import drops_columns, with_copy_reason
 from slotlake.infra.schema.large_tables import copy_reason_of, resumable_by_size
 from slotlake.infra.selection.aside import tables_aside
+from slotlake.infra.state_file import SETTLING_AGAIN
 from slotlake.spark.names import postgres_name
 
 if TYPE_CHECKING:
@@ -154,4 +155,4 @@ def _clear(pipeline: OpenPipeline, names: Sequence[LakeName]) -> None:
     remove_ranges(pipeline.lake, names)
 
 
-RECOPIED_TABLES = CopyKind(RECOPYING_FOLDER, "settling-again.json", "its copy was to begin", _copy, _clear)
+RECOPIED_TABLES = CopyKind(RECOPYING_FOLDER, SETTLING_AGAIN, "its copy was to begin", _copy, _clear)

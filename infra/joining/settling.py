@@ -31,7 +31,7 @@ from slotlake.decoder.slots.visible import VisibleTransactions
 from slotlake.decoder.slots.writers import Membership, memberships, open_writers, publications_text
 from slotlake.infra.advance.advance import at_slot_snapshot
 from slotlake.infra.advance.nonblocking import enter_nonblocking_snapshot
-from slotlake.infra.state_file import StateFile
+from slotlake.infra.state_file import SETTLING, Note, StateFile
 from slotlake.spark.names import postgres_name
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ SLOT_WAIT_SECONDS = 10.0
 WRITERS_WAIT_SECONDS = 0.5
 _AGAIN_SECONDS = 60.0  # on a standby nobody says which transactions are open
 _POLL_SECONDS = 0.05
-PLACE = "settling.json"
 _State = dict[str, Any]
 
 
@@ -52,7 +51,7 @@ def settled_snapshot(
     tables: Sequence[SourceTable],
     slot_wait_seconds: float,
     progress: Progressing,
-    place: str = PLACE,
+    settling: Note = SETTLING,
 ) -> Iterator[tuple[ExportedSnapshot, list[SourceTable]] | None]:
     """Bring the lake to a snapshot, and yield it with the tables that may begin, or end, under it.
 
@@ -61,12 +60,12 @@ def settled_snapshot(
         tables: the tables that are to begin or to end.
         slot_wait_seconds: how long transactions may stay open if a slot's snapshot must be used.
         progress: called with a line for each table that waits.
-        place: the file of the pipeline's state folder that notes which transactions they wait for.
+        settling: the note of the transactions that they wait for.
 
     Yields:
         The snapshot and the tables; None if there is none now.
     """
-    note = _WaitingNote(pipeline, place)
+    note = _WaitingNote(pipeline, settling)
     settled_tables = note.without_writers(tables, progress)
     with ExitStack() as resources:
         snapshot = enter_nonblocking_snapshot(pipeline, progress, resources) if settled_tables else None
@@ -94,9 +93,9 @@ def _slot_snapshot_or_none(
         return None
 
 
-def open_writers_by_table(pipeline: OpenPipeline, place: str = PLACE) -> dict[str, str]:
+def open_writers_by_table(pipeline: OpenPipeline, settling: Note = SETTLING) -> dict[str, str]:
     """Return table, as PostgreSQL writes it → the transactions for which it waits before it can begin."""
-    entries = _read(pipeline, place)["tables"].values()
+    entries = _read(settling.of(pipeline.file.state_dir))["tables"].values()
     return {entry["table"]: ", ".join(entry["open"]) for entry in entries if entry["open"]}
 
 
@@ -114,8 +113,9 @@ class _WaitingNote:
         judges: the server can say who writes to a table.
     """
 
-    def __init__(self, pipeline: OpenPipeline, place: str = PLACE) -> None:
-        self._pipeline, self._place, self._state = pipeline, place, _read(pipeline, place)
+    def __init__(self, pipeline: OpenPipeline, settling: Note = SETTLING) -> None:
+        self._pipeline, self._file = pipeline, settling.of(pipeline.file.state_dir)
+        self._state = _read(self._file)
         self._memberships: Mapping[int, Membership] = {}
         self.judges = pipeline.source.plugin == "pgoutput"
 
@@ -256,7 +256,7 @@ class _WaitingNote:
 
     def _write(self) -> None:
         with suppress(OSError):
-            _file(self._pipeline, self._place).write(self._state)
+            self._file.write(self._state)
 
 
 def _snapshot(connection: psycopg.Connection[Any]) -> str:
@@ -265,11 +265,7 @@ def _snapshot(connection: psycopg.Connection[Any]) -> str:
     return str(row[0])
 
 
-def _read(pipeline: OpenPipeline, place: str) -> _State:
+def _read(note: StateFile) -> _State:
     empty: _State = {"publications": "", "shown": "", "tables": {}, "failed": None}
-    state = _file(pipeline, place).mapping()
+    state = note.mapping()
     return state if state.keys() == empty.keys() else empty
-
-
-def _file(pipeline: OpenPipeline, place: str) -> StateFile:
-    return StateFile(pipeline.file.state_dir / place)

@@ -16,7 +16,7 @@ from typing import Any
 from slotlake.infra.journal.lines import Lines
 from slotlake.infra.journal.quarters import add_quarters, read_quarters
 from slotlake.infra.journal.totals import Totals, read_totals
-from slotlake.infra.state_file import StateFile
+from slotlake.infra.state_file import LOOK, OPEN_BATCH
 
 _log = logging.getLogger(__name__)
 
@@ -35,8 +35,8 @@ class Journal:
         self.samples = Lines(self.folder / "samples.jsonl")
         self.verifications = Lines(self.folder / "verifications.jsonl", bytes_max=1 << 20)
         self.failures = Lines(self.folder / "failures.jsonl", bytes_max=1 << 18)
-        self.look = StateFile(self.folder / "look.json")
-        self.open_batch = StateFile(self.folder / "open-batch.json")
+        self.look = LOOK.of(self.folder)
+        self.open_batch = OPEN_BATCH.of(self.folder)
 
     @property
     def totals(self) -> Totals:

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from slotlake.infra.journal.lines import parsed
-from slotlake.infra.state_file import StateFile
+from slotlake.infra.state_file import QUARTERS
 
-_FILE = "quarters.json"
 SECONDS = 900
 _DAYS_MAX = 8
 SUMS = ("batches", "transactions", "changes", "bytes")
@@ -21,7 +20,7 @@ SUMS = ("batches", "transactions", "changes", "bytes")
 
 def read_quarters(folder: Path) -> list[dict[str, Any]]:
     """Return the quarters, the oldest first; ``time``: the start of each, in seconds since 1970."""
-    quarters = StateFile(folder / _FILE).read()
+    quarters = QUARTERS.of(folder).read()
     return quarters if isinstance(quarters, list) else []
 
 
@@ -41,7 +40,7 @@ def add_quarters(folder: Path, lines: Path) -> None:
         add_batch(quarters, record)
     newest = max(quarters, default=0)
     oldest = newest - _DAYS_MAX * 86_400
-    StateFile(folder / _FILE).write([quarters[start] for start in sorted(quarters) if start >= oldest])
+    QUARTERS.of(folder).write([quarters[start] for start in sorted(quarters) if start >= oldest])
 
 
 def add_batch(quarters: dict[int, dict[str, Any]], batch: dict[str, Any], seconds: int = SECONDS) -> None:

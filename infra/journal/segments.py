@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from slotlake.infra.journal.history import History
-from slotlake.infra.state_file import FreeNotes, NoteSeen
+from slotlake.infra.state_file import DROPPED, FreeNotes, NoteSeen
 
 FOLDER: Final = "journal"
 LOOK: Final = f"{FOLDER}/look.json"
@@ -71,7 +71,7 @@ class StoredJournal:
         """
         for _ in range(_TRIES_MAX):
             listed = notes.listed()
-            self.dropped = "dropped.json" in listed
+            self.dropped = DROPPED.name in listed
             names = [*_bases(listed)[-1:], *_segments(listed).values()]
             signature = [(name, listed[name].version) for name in names]
             try:

@@ -16,18 +16,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from slotlake.infra.state_file import StateFile
+from slotlake.infra.state_file import TOTALS
 
 Totals = dict[str, Any]
 # Upper limits in seconds; one more bucket has all that is above.
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
-_FILE, _LOCK = "totals.json", "totals.lock"
+_LOCK = "totals.lock"
 _LABELS_MAX = 1000  # a counter with a label does not grow beyond so many values of it
 
 
 def read_totals(folder: Path) -> Totals:
     """Return the counters; ``since``: when they began, in seconds since 1970 (missing: none yet)."""
-    return StateFile(folder / _FILE).mapping()
+    return TOTALS.of(folder).mapping()
 
 
 @contextmanager
@@ -44,7 +44,7 @@ def changed_totals(folder: Path) -> Iterator[Totals]:
         totals = read_totals(folder)
         totals.setdefault("since", time.time())
         yield totals
-        StateFile(folder / _FILE).write(totals)
+        TOTALS.of(folder).write(totals)
     finally:
         os.close(handle)
 

@@ -15,15 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from slotlake.decoder.lsn import format_lsn, parse_lsn
-from slotlake.infra.state_file import StateFile
+from slotlake.infra.state_file import VERIFIED, StateFile
 
-_NOTE = "verified.json"
 _LOCK = "verified.lock"
 
 
 def verified_note(state_dir: Path) -> StateFile:
     """Return the note."""
-    return StateFile(state_dir / _NOTE)
+    return VERIFIED.of(state_dir)
 
 
 def read_verified(state_dir: Path) -> dict[str, Any]:

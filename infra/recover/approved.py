@@ -19,11 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from slotlake.decoder.errors import LakeError
 from slotlake.infra.recover.compare import LEFT, NEW, NOTHING, ROWS, WHOLE
-from slotlake.infra.state_file import StateFile
+from slotlake.infra.state_file import RECOVER_PLAN, StateFile
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.recover.report import RecoverReport
 
@@ -49,7 +47,7 @@ def note_plan(pipeline: OpenPipeline, report: RecoverReport) -> str:
     outline = _outline(report)
     text = json.dumps([time.time(), outline], sort_keys=True)
     name = hashlib.sha256(text.encode()).hexdigest()[:16]
-    StateFile(_note(pipeline)).write({"plan": name, "begun": False, "outline": outline})
+    _note(pipeline).write({"plan": name, "begun": False, "outline": outline})
     return name
 
 
@@ -64,7 +62,7 @@ def require_approved(pipeline: OpenPipeline, name: str, plan_now: Callable[[], R
     Raises:
         LakeError: another plan was made since, or the plan would be another one now; nothing was changed.
     """
-    file = StateFile(_note(pipeline))
+    file = _note(pipeline)
     noted = file.mapping()
     if noted.get("plan") != name:
         raise _refusal(pipeline, "the approved plan was carried out already, or another one was made since")
@@ -80,11 +78,11 @@ def require_approved(pipeline: OpenPipeline, name: str, plan_now: Callable[[], R
 
 def forget_plan(pipeline: OpenPipeline) -> None:
     """Forget the plan: it was carried out, or nothing is wrong any more."""
-    StateFile(_note(pipeline)).remove()
+    _note(pipeline).remove()
 
 
-def _note(pipeline: OpenPipeline) -> Path:
-    return pipeline.file.state_dir / "recover-plan.json"
+def _note(pipeline: OpenPipeline) -> StateFile:
+    return RECOVER_PLAN.of(pipeline.file.state_dir)
 
 
 def _refusal(pipeline: OpenPipeline, what: str) -> LakeError:

@@ -35,7 +35,7 @@ from slotlake.infra.schema.evolution import with_schema_changes, write_copies
 from slotlake.infra.selection.aside import set_aside
 from slotlake.infra.source.fingerprints import CatalogFingerprint
 from slotlake.infra.source.history import follow_history
-from slotlake.infra.state_file import StateFile
+from slotlake.infra.state_file import DROPPED, MADE
 from slotlake.spark.names import parse_postgres_name
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def renew(
         SlotError: open transactions delay the new slot; they are named, and the lake is as it was.
     """
     pipeline.session  # noqa: B018  start Spark before the slot: no slot is made if it cannot start
-    if salvage and not StateFile(recovery_note(pipeline)).exists():
+    if salvage and not recovery_note(pipeline).exists():
         follow_history(pipeline, pipeline.position())  # what only a failed primary had is not the source's
         _apply_what_waits(pipeline, progress)
     _make_missing_publications(pipeline)
@@ -113,8 +113,8 @@ def _bring_to_snapshot(
     progress("publish", 0)
     publish_named(pipeline, batch.name)
     reach("recover.published")
-    StateFile(recovery_note(pipeline)).remove()
-    StateFile(pipeline.file.dropped_note).remove()  # whoever recovers what was dropped wants it to go on
+    recovery_note(pipeline).remove()
+    DROPPED.of(pipeline.file.state_dir).remove()  # whoever recovers what was dropped wants it to go on
     _copy_new_tables(pipeline, comparisons, snapshot, progress)
     return comparisons
 
@@ -192,7 +192,7 @@ def _forget_what_waits(pipeline: OpenPipeline, position: int) -> None:
 
 def _make_missing_publications(pipeline: OpenPipeline) -> None:
     """Make publications that are missing, and note them as made by us, so that `drop` removes them."""
-    source, note = pipeline.source, StateFile(pipeline.file.state_dir / "made.json")
+    source, note = pipeline.source, MADE.of(pipeline.file.state_dir)
     with source_session(source.dsn, "making the publication") as connection:
         missing = missing_publications(connection, source.publications)
         tables = _tables_to_publish(pipeline, connection) if missing else []

@@ -32,7 +32,7 @@ from slotlake.decoder.errors import (
     SourceError,
 )
 from slotlake.decoder.failpoints import reach
-from slotlake.infra.state_file import StateFile
+from slotlake.infra.state_file import STOPPED, StateFile
 from slotlake.spark.names import parse_postgres_name, postgres_name
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def stopped_by(pipeline: OpenPipeline) -> str | None:
 
 
 def _stopped_note(pipeline: OpenPipeline) -> StateFile:
-    return StateFile(pipeline.file.state_dir / "stopped.json")
+    return STOPPED.of(pipeline.file.state_dir)
 
 
 def forget_stopped(pipeline: OpenPipeline) -> None:

@@ -17,13 +17,11 @@ from typing import TYPE_CHECKING
 from slotlake.decoder.lsn import format_lsn
 from slotlake.infra.config.modes import derived_modes
 from slotlake.infra.reports import Alarm
-from slotlake.infra.state_file import StateFile
+from slotlake.infra.state_file import DERIVED_GONE
 from slotlake.spark.names import LakeName, postgres_name, source_table
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
-
-NOTE = "derived-gone.json"
 
 
 @dataclass(frozen=True)
@@ -155,7 +153,7 @@ def note_begun(pipeline: OpenPipeline, names: Collection[str]) -> None:
 
 def gone_tables(pipeline: OpenPipeline) -> dict[str, Gone]:
     """Return the tables that are listed, by their names in the lake, as far as the file asks for them."""
-    note = StateFile(pipeline.file.state_dir / NOTE).mapping()
+    note = DERIVED_GONE.of(pipeline.file.state_dir).mapping()
     asked = asked_for(pipeline, [LakeName.parse(name) for name in note])
     keys = {each.name for each in fields(Gone)}  # a later version may have written more
     noted = {str(name): note[str(name)] for name in asked}
@@ -183,7 +181,7 @@ def gone_alarms(pipeline: OpenPipeline) -> list[Alarm]:
 
 
 def _write(pipeline: OpenPipeline, tables: Mapping[str, Gone]) -> None:
-    note = StateFile(pipeline.file.state_dir / NOTE)
+    note = DERIVED_GONE.of(pipeline.file.state_dir)
     content = {name: asdict(gone) for name, gone in sorted(tables.items())}
     if content != note.mapping():
         note.write(content, durable=True)

@@ -27,7 +27,7 @@ from slotlake.decoder.catalog.publication_tables import published_names
 from slotlake.decoder.catalog.source_types import TEXT_OR_UNPUBLISHED, withheld_columns
 from slotlake.decoder.types.catalog import load_types
 from slotlake.infra.reports import Alarm
-from slotlake.infra.state_file import StateFile
+from slotlake.infra.state_file import MADE, NAMED, StateFile
 from slotlake.spark.names import parse_postgres_name, postgres_name
 
 if TYPE_CHECKING:
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
 
 Name: TypeAlias = tuple[str, str]
-NOTE = "named.json"
-_MADE_NOTE = "made.json"
 
 
 @dataclass(frozen=True)
@@ -115,12 +113,12 @@ def forget_name(pipeline: OpenPipeline, name: Name) -> None:
 
 
 def _note(pipeline: OpenPipeline) -> StateFile:
-    return StateFile(pipeline.file.state_dir / NOTE)
+    return NAMED.of(pipeline.file.state_dir)
 
 
 def own_publications(pipeline: OpenPipeline) -> list[str]:
     """Return the publications that `init` has made for this pipeline, as far as it reads them."""
-    made = StateFile(pipeline.file.state_dir / _MADE_NOTE).mapping().get("publications", [])
+    made = MADE.of(pipeline.file.state_dir).mapping().get("publications", [])
     return [name for name in pipeline.source.publications if name in made]
 
 

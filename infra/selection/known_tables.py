@@ -10,12 +10,11 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from slotlake.infra.config.pipeline_file import PipelineFile
-from slotlake.infra.state_file import StateFile
+from slotlake.infra.state_file import TABLES
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
 
-NOTE = "tables.json"
 OFFERED_MAX = 500  # names that a form offers
 
 
@@ -23,7 +22,7 @@ def write_note(pipeline: OpenPipeline, joined_tables: Collection[str] = ()) -> N
     """Write the note if it is not there, or if tables have joined."""
     from slotlake.spark.read.point import ReadPoint
 
-    note_file = StateFile(pipeline.file.state_dir / NOTE)
+    note_file = TABLES.of(pipeline.file.state_dir)
     if note_file.exists() and not joined_tables:
         return
     names = sorted(table.source_name for table in ReadPoint.latest(pipeline.lake).tables())
@@ -32,4 +31,4 @@ def write_note(pipeline: OpenPipeline, joined_tables: Collection[str] = ()) -> N
 
 def read_note(file: PipelineFile) -> list[str]:
     """The tables in the note; none if there is no note here; more than :data:`OFFERED_MAX`: not all."""
-    return [str(name) for name in StateFile(file.state_dir / NOTE).read() or []]
+    return [str(name) for name in TABLES.of(file.state_dir).read() or []]

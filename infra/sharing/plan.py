@@ -12,9 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from slotlake.infra.state_file import StateFile, shared_place
+from slotlake.infra.state_file import COPY_PLAN, shared_place
 
-PLAN: Final = "copying/plan.json"
 FORMAT: Final = 1  # another one when another version's files, or its notes, would not fit
 
 
@@ -40,7 +39,7 @@ class CopyPlan:
 
     def write(self, state_dir: Path) -> None:
         """Write it; for who has the pipeline's lock."""
-        StateFile(state_dir / PLAN).write(asdict(self))
+        COPY_PLAN.of(state_dir).write(asdict(self))
 
     def is_current(self, state_dir: Path) -> bool:
         """Return whether the attempt goes on, or was killed; not if it ended by itself."""
@@ -53,9 +52,9 @@ def read_plan(state_dir: Path) -> CopyPlan | None:
     Args:
         state_dir: the pipeline's state folder.
     """
-    path = state_dir / PLAN
-    if (place := shared_place(path)) is None:
-        fields = StateFile(path).mapping()
+    note = COPY_PLAN.of(state_dir)
+    if (place := shared_place(note.path)) is None:
+        fields = note.mapping()
     else:
         fields = json.loads(place[0].read_now(place[1]) or b"{}")
     return CopyPlan(**fields) if fields else None
@@ -63,4 +62,4 @@ def read_plan(state_dir: Path) -> CopyPlan | None:
 
 def remove_plan(state_dir: Path) -> None:
     """Remove the plan: its attempt has ended; for who has the pipeline's lock."""
-    StateFile(state_dir / PLAN).remove()
+    COPY_PLAN.of(state_dir).remove()

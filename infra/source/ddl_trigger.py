@@ -16,12 +16,11 @@ from slotlake.decoder.catalog.ddl_trigger import PREFIX, SCHEMA, TRIGGER, state
 from slotlake.decoder.errors import SourceError
 from slotlake.decoder.server.source import redact, source_session
 from slotlake.infra.reports import TriggerReport
-from slotlake.infra.state_file import StateFile
+from slotlake.infra.state_file import DDL_TRIGGER
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
 
-_NOTE = "ddl-trigger.made"
 
 # Children are altered with their parent, and only the parent is reported.
 INSTALL = f"""CREATE SCHEMA {SCHEMA};
@@ -87,7 +86,7 @@ def install(pipeline: OpenPipeline) -> TriggerReport:
                 connection.execute(INSTALL.encode())
         except (psycopg.errors.InsufficientPrivilege, psycopg.errors.DuplicateSchema) as error:
             raise _refused(dsn, error) from None
-    StateFile(pipeline.file.state_dir / _NOTE).write({"trigger": TRIGGER})
+    DDL_TRIGGER.of(pipeline.file.state_dir).write({"trigger": TRIGGER})
     return TriggerReport(pipeline.name, "installed", already=False)
 
 
@@ -109,7 +108,7 @@ def _refused(dsn: str, error: psycopg.Error) -> SourceError:
 
 def remove(pipeline: OpenPipeline) -> list[str]:
     """Remove the event trigger if this pipeline installed it; return what was done, a line each."""
-    note = StateFile(pipeline.file.state_dir / _NOTE)
+    note = DDL_TRIGGER.of(pipeline.file.state_dir)
     if not note.exists():
         return []
     dsn = pipeline.source.dsn

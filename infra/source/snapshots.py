@@ -21,7 +21,7 @@ from slotlake.decoder.server.position import source_position
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.decoder.slots.visible import Reader, VisibleTransactions, readers
 from slotlake.infra.source.pulling import pull_batch
-from slotlake.infra.state_file import StateFile
+from slotlake.infra.state_file import SHOWN, StateFile
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 _AT_ONCE = 4
 _TRIES = 5
 _PAUSE_SECONDS = 0.1
-_PLACE = "shown.json"
 
 
 @contextmanager
@@ -113,7 +112,7 @@ def _note_checked_up_to(pipeline: OpenPipeline, lsn: int) -> None:
 
 
 def _file(pipeline: OpenPipeline) -> StateFile:
-    return StateFile(pipeline.file.state_dir / _PLACE)
+    return SHOWN.of(pipeline.file.state_dir)
 
 
 def _remove_other(batch: Batch, lsn: int) -> None:

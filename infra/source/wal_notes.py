@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.pressure import wal_now
-from slotlake.infra.state_file import StateFile, shared_place
+from slotlake.infra.state_file import WAL_SEEN, shared_place
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
 
-_FILE = "wal-seen.json"
 _HISTORY_SECONDS = 3600.0
 _READINGS_MAX = 240
 _RECENT_SECONDS = 60.0
@@ -58,7 +57,7 @@ def note_source_position(
 def read_wal_readings(folder: Path) -> list[WalReading]:
     """Read the readings, the oldest first."""
     try:
-        noted = StateFile(folder / _FILE).read() or []
+        noted = WAL_SEEN.of(folder).read() or []
         return sorted(WalReading(float(time), int(position)) for time, position in noted)
     except (ValueError, TypeError):
         return []
@@ -72,7 +71,7 @@ def add_wal_reading(folder: Path, now: WalReading) -> list[WalReading]:
     readings = [old for old in before if old.position <= now.position + _PAGE and old.time < now.time]
     readings = [*_thinned(readings, now.time), now, *(later for later in before if later.time > now.time)]
     with contextlib.suppress(OSError):
-        note = StateFile(folder / _FILE)
+        note = WAL_SEEN.of(folder)
         if folder.is_dir() or shared_place(note.path) is not None:
             note.write(readings)
     return readings

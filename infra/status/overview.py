@@ -30,7 +30,7 @@ from slotlake.infra.selection.pending import pending_warnings
 from slotlake.infra.selection.readers import reader_warnings
 from slotlake.infra.source import standing_puller
 from slotlake.infra.source.own_slot import require_own_slot_name
-from slotlake.infra.state_file import StateFile
+from slotlake.infra.state_file import DROPPED
 from slotlake.infra.status import copy as copy_status
 from slotlake.infra.status.table_states import (
     set_aside_alarms,
@@ -217,7 +217,7 @@ def _state(pipeline: OpenPipeline, lake: _LakeSide, source: _SourceSide, copy: d
         return "lake unreachable"
     if lake.point is None:
         return copy_status.state(copy) or "not initialised"
-    if source.slot is None and StateFile(pipeline.file.dropped_note).exists():
+    if source.slot is None and DROPPED.of(pipeline.file.state_dir).exists():
         return "dropped"
     if not source.reachable:
         return "source unreachable"

@@ -25,6 +25,7 @@ from slotlake.decoder.failpoints import happening
 from slotlake.infra.archive.state import StoredState
 from slotlake.infra.local.object_store import LocalObjectStore
 from slotlake.infra.locking.shared import LockLostError
+from slotlake.infra.state_file import NOTES
 from slotlake.spark import lake_files
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.lake import LakeSettings
@@ -169,10 +170,9 @@ def test_what_one_machine_noted_of_a_batch_another_knows(
 
 
 def test_every_note_moves_into_the_bucket(object_store: LocalObjectStore, tmp_path: Path) -> None:
-    """Also what a batch was staged in, whether it met its gates, and the plan that waits for approval."""
     lake = LakeSettings("lake", "sqlite://", object_store.warehouse, "shop", storage=_storage(object_store))
     state = StoredState.of(lake, f"{object_store.warehouse}-state/{tmp_path.name}", "shop")
-    names = ("staged.json", "gate.json", "recover-plan.json", "derived-gone.json")
+    names = [note.name for note in NOTES if note.moves]
     for name in names:
         (tmp_path / name).write_text(json.dumps({"note": name}))
     state.refresh()

@@ -20,7 +20,7 @@ from slotlake.infra.cli.texts import look, work
 from slotlake.infra.config.pipeline_file import load_pipeline
 from slotlake.infra.reports import InitReport, StatusReport, SyncReport, TableCopy, TableStatus
 from slotlake.infra.selection import known_tables, pending
-from slotlake.infra.state_file import StateFile
+from slotlake.infra.state_file import TABLES
 from slotlake.spark.catalog.listing import listing_of_rows
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import COMMITS, LakeName
@@ -106,7 +106,7 @@ def test_a_form_offers_no_list_of_thousands(tmp_path: Path) -> None:
     assert file.tables["public.t9999"].mode == ("history",)
     assert backfill.table_names(file) == []
     path.write_text(_FILE + "  public.a: {}\n")
-    StateFile(tmp_path / ".slotlake" / "shop" / known_tables.NOTE).write(["public.b"])
+    TABLES.of(tmp_path / ".slotlake" / "shop").write(["public.b"])
     assert backfill.table_names(load_pipeline(path)) == ["public.a", "public.b"]
 
 
