@@ -85,7 +85,6 @@ def captured(dsn: str, backlog: Backlog, *, binary: bool = False) -> list[Messag
     """Return the backlog's messages as the server sends them, in buffers of the size that a pull decodes.
 
     Args:
-        dsn: of the source.
         backlog: positions and counts of what is read.
         binary: ask for values in binary.
     """

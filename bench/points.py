@@ -106,9 +106,6 @@ def publish_by_hand(
     """Publish a batch that adds files to a table, without Spark; returns the lake's position.
 
     Args:
-        lake: the lake's settings.
-        pipeline: name of the pipeline.
-        name: of the table.
         start, end: the batch's positions.
         files: Parquet files to add.
     """

@@ -175,9 +175,6 @@ def pulled_seconds(
     """Return how long one pull of the backlog takes; the batch is checked and removed.
 
     Args:
-        dsn: of the source.
-        slot: its name.
-        changelog: an empty folder.
         backlog: positions and counts of what is pulled.
         binary: ask for values in binary.
         bulk: read through SQL.

@@ -217,7 +217,6 @@ def beats(server: EmbeddedPostgres, seconds: float, first: int) -> dict[int, flo
     """Commit heartbeats; return number → when it was sent, so a little before its commit.
 
     Args:
-        server: the source.
         seconds: for how long.
         first: number of the first one.
     """
@@ -236,7 +235,6 @@ def seen_by(reader: subprocess.Popen[bytes], count: int, where: Callable[[], str
     """Return when the other process saw each heartbeat.
 
     Args:
-        reader: the other process.
         count: how many heartbeats were sent.
         where: what to look at if not all of them come.
 

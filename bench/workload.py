@@ -130,8 +130,6 @@ def make_table(connection: psycopg.Connection[Any], name: str, rows: int, key: s
     """Make a table of six mixed columns with rows 1 to ``rows``.
 
     Args:
-        name: of the table.
-        rows: how many.
         key: SQL for a row's key, from its number.
     """
     connection.execute(f"CREATE TABLE {name} ({COLUMNS})".encode())
@@ -144,7 +142,6 @@ def insert_rows(
     """Insert rows in one transaction.
 
     Args:
-        name: of the table.
         first, last: the rows' numbers, both included.
         key: SQL for a row's key, from its number.
     """

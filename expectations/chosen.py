@@ -72,9 +72,6 @@ def compare_chosen(
 
     Args:
         connection: a `snapshot_session` at the read point's LSN.
-        table: the table.
-        read_point: the lake.
-        condition: chooses the rows.
         key: the columns of ``table.key``, at least one.
     """
     chosen = SourceTable(

@@ -90,14 +90,7 @@ def differing_buckets(expected: Sums, actual: Sums) -> list[int]:
 
 
 def differing_parts(source: Hashed, lake: Hashed, expected: Sums, actual: Sums) -> Iterator[Differing]:
-    """Look closer at the buckets that differ, some at a time.
-
-    Args:
-        source: one side.
-        lake: the other.
-        expected: the source's sums.
-        actual: the lake's sums.
-    """
+    """Look closer at the buckets that differ, some at a time."""
     for buckets in _in_groups(expected, actual):
         yield differing_rows(source.hashes(buckets), lake.hashes(buckets))
 
@@ -121,7 +114,6 @@ def described(
     """Return a row that differs, with its key and the columns that differ.
 
     Args:
-        table: the row's table.
         what: the kind of the difference, and how many rows it stands for.
         source_row: the source's row; None if there is none.
         lake_row: the lake's row; None if there is none.
@@ -225,8 +217,6 @@ def source_rows(
 
     Args:
         connection: of :func:`expectations.source_side.snapshot_session`.
-        table: the table.
-        keys: the key hashes.
         columns: source names of the columns.
     """
     return SourceTable(connection, table).rows(keys, columns) if keys else iter(())
@@ -238,9 +228,6 @@ def lake_rows(
     """Return key hash → values of these columns; of rows with the same key, one.
 
     Args:
-        read_point: the lake.
-        table: the table.
-        keys: the key hashes.
         columns: source names of the columns.
     """
     values_by_key: dict[int, Row] = {}

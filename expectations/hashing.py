@@ -68,7 +68,6 @@ def chain_sql(key: Sequence[tuple[str, int]], seed: str, *, escaped: bool = Fals
 
     Args:
         key: (quoted name, type OID) of the key columns.
-        seed: an SQL expression.
         escaped: hash the escaped bytes in UTF-8.
     """
     hashed = seed

@@ -97,11 +97,7 @@ class LakeTable:
         return details
 
     def chosen(self, keys: Sequence[int]) -> Iterator[tuple[pa.RecordBatch, Hashes]]:
-        """Yield the rows that have one of these key hashes, each with that.
-
-        Args:
-            keys: the key hashes.
-        """
+        """Yield the rows that have one of these key hashes, each with that."""
         sorted_keys = np.unique(np.array(keys, np.int64))
         if not len(sorted_keys):
             return

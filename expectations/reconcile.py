@@ -108,7 +108,6 @@ def reconcile(
     """Compare published tables.
 
     Args:
-        dsn: the source.
         snapshot: an exported snapshot that shows exactly the transactions before ``lsn``.
         tables: what is published: columns, key, row filter.
         read_point: the lake at ``lsn``.
@@ -146,11 +145,8 @@ def compare_pieces(
     A result is None if the table was dropped meanwhile.
 
     Args:
-        dsn: the source.
         snapshot: as for `reconcile`.
         pieces: what is compared.
-        read_point: the lake.
-        manner: how.
         differences_max: differing rows listed per piece.
 
     Raises:

@@ -138,7 +138,6 @@ def joined(first: TableResult | None, second: TableResult) -> TableResult:
 
     Args:
         first: of the rows that were compared before; None: of none.
-        second: of other rows.
     """
     if first is None:
         return second

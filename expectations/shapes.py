@@ -121,8 +121,6 @@ class Compared:
 
         Args:
             name: the table as PostgreSQL writes it.
-            source: the published table.
-            lake: the lake table.
             escaped: both sides hash the escaped bytes in UTF-8.
         """
         lake_columns = {column.name for column in lake.columns if not column.dropped}

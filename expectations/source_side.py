@@ -83,7 +83,6 @@ def reading(
 
     Args:
         connection: of :func:`snapshot_session`.
-        table: the table.
         locks_stay: until the transaction ends nobody can alter the table. Else its locks go with a savepoint:
             a server has room for the locks of some thousand tables in one transaction.
 

@@ -191,9 +191,6 @@ def checkpoint(
     """Return a checkpoint for one definition; actions that somebody gave it stay.
 
     Args:
-        context: slotlake's context.
-        name: the checkpoint's name.
-        definition: the validation definition.
         detail: Great Expectations' word for how much a result has.
         actions: of the user's checkpoint, which run too.
     """

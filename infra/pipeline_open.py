@@ -80,7 +80,6 @@ class OpenPipeline:
         """Read and check a pipeline file; this opens no connection.
 
         Args:
-            path: the pipeline file.
             remote: a Spark Connect server (``sc://host:port``); it replaces the server of the file.
 
         Raises:
@@ -184,11 +183,7 @@ class OpenPipeline:
         return self._session
 
     def for_comparing(self, point: ReadPoint) -> ReadPoint:
-        """Return a read point whose large tables Spark's executors hash, if they are on other machines.
-
-        Args:
-            point: the read point.
-        """
+        """Return a read point whose large tables Spark's executors hash, if they are on other machines."""
         if not self._remote and not self.file.spark.is_on_cluster:
             return point
         from slotlake.spark.read.executors import ClusterReadPoint

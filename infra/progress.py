@@ -12,10 +12,4 @@ class Progressing(Protocol):
 
 
 def silent(step: str, done: int, total: int | None = None) -> None:
-    """Report nothing.
-
-    Args:
-        step: ignored.
-        done: ignored.
-        total: ignored.
-    """
+    """Report nothing."""

@@ -71,7 +71,6 @@ class PullSettings:
         """Write the batch that follows a position, over a connection of its own.
 
         Args:
-            position: the lake's position.
             until: where the batch ends; None: at the source's current position.
             progress: is called with the number of bytes while the batch is read.
         """
@@ -147,7 +146,6 @@ class StandingStream:
         """Return the batch that follows the lake's position; a batch that is on disk is used again.
 
         Args:
-            position: the lake's position.
             until: where the batch ends; None: at the source's current position.
             progress: is called with the number of bytes while the batch is read.
             whole: read everything up to ``until``, even if it is more than ``batch_bytes_max``.

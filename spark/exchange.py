@@ -26,7 +26,6 @@ def exchange_path(lake: LakeSettings, *parts: str) -> Path:
     """Return a folder's path; it may be missing.
 
     Args:
-        lake: the lake.
         parts: the folder's name, and those above it.
 
     Raises:
@@ -47,7 +46,6 @@ def exchange_directory(lake: LakeSettings, *parts: str) -> Path:
     """Make such a folder if it is missing.
 
     Args:
-        lake: the lake.
         parts: the folder's name, and those above it.
 
     Raises:

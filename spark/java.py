@@ -187,11 +187,7 @@ def _raise_interruption(error: BaseException | None) -> None:
 
 
 def is_of_an_ended_java(session: SparkSession) -> bool:
-    """Return whether the Java of a session in this process has ended; there may be another one since.
-
-    Args:
-        session: a session.
-    """
+    """Return whether the Java of a session in this process has ended; there may be another one since."""
     if not hasattr(session, "_jsparkSession"):  # on a Connect server
         return False
     java: Any = SparkContext._gateway  # noqa: SLF001

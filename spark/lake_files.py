@@ -58,7 +58,6 @@ def read_parts(location: str, parts: Mapping[str, tuple[int, int]]) -> dict[str,
     """Parts of a file, which need not be read whole.
 
     Args:
-        location: of the file.
         parts: by any name the first byte and how many.
 
     Raises:
@@ -141,7 +140,6 @@ def put(sources: Sequence[Path], folder: str, names: Sequence[str]) -> list[Loca
     """Make files of this machine files of the lake, several at a time.
 
     Args:
-        sources: the files.
         folder: where they go.
         names: their names there, which nothing else has.
 

@@ -182,7 +182,6 @@ def suits(term: Term, spark_type: str) -> bool:
     """Return whether a term can be of a column.
 
     Args:
-        term: the term.
         spark_type: the column's type as Spark SQL writes it.
     """
     return re.split(r"[(<]", spark_type.lower())[0] in types_of(term)
@@ -192,7 +191,6 @@ def renamed(layout: Layout, names: dict[str, str], first: Iterable[Term] = ()) -
     """Return a layout with other names of its columns.
 
     Args:
-        layout: the layout.
         names: each column → its other name.
         first: terms that the table is partitioned by before all others.
 

@@ -83,13 +83,7 @@ def literal(text: str) -> str:
 
 
 def lake_table(namespace: str, schema: str, table: str) -> LakeName:
-    """Return where a source table goes: `public` to ``namespace``, another schema to ``namespace__schema``.
-
-    Args:
-        namespace: the pipeline's namespace.
-        schema: the source schema.
-        table: the source table.
-    """
+    """Where a source table goes: `public` to ``namespace``, another schema to ``namespace__schema``."""
     target = namespace if schema == PUBLIC else f"{namespace}__{_encode_schema(schema)}"
     return LakeName(target, _encode_table(table))
 

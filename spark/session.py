@@ -189,7 +189,6 @@ def define_catalog(session: SparkSession, name: str, properties: Mapping[str, st
     """Define an Iceberg catalog, and make it the default one.
 
     Args:
-        session: the session.
         name: the catalog's name in Spark.
         properties: its properties, without the prefix ``spark.sql.catalog.<name>``.
     """
@@ -268,12 +267,7 @@ def shares_files(session: SparkSession) -> bool:
 
 
 def given(session: SparkSession, name: str) -> str | None:
-    """Return the value that a user gave to a property (``spark.conf``); None: none.
-
-    Args:
-        session: the session.
-        name: the property.
-    """
+    """Return the value that a user gave to a property (``spark.conf``); None: none."""
     return _given.get(session, {}).get(name)
 
 
@@ -286,9 +280,7 @@ def use_namespace(session: SparkSession, catalog: str, namespace: str) -> None:
     """Make names without a namespace mean this one.
 
     Args:
-        session: the session.
         catalog: the catalog's name in Spark.
-        namespace: the namespace.
     """
     session.sql(f"USE {quote(catalog)}.{quote(namespace)}").collect()
 

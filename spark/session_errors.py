@@ -50,11 +50,7 @@ class StoreFailure:
 
 
 def store_failure(error: Exception) -> StoreFailure | None:
-    """Return what an object store did to a statement; None if it is not at fault.
-
-    Args:
-        error: Spark's.
-    """
+    """Return what an object store did to a statement; None if it is not at fault."""
     text = str(error)
     named = _OBJECT.search(text)
     place = named[0] if named else None

@@ -1,4 +1,4 @@
-"""Public docstrings say what a caller must know: arguments, errors, and the shapes of arrays in kernels."""
+"""Public docstrings say what a caller must know: errors, shapes, conditions; and not what the names say."""
 
 from __future__ import annotations
 
@@ -14,9 +14,14 @@ from tests.sources import ROOT, modules, tree
 pytestmark = pytest.mark.fast
 
 FLOORS = ("decoder", "spark", "expectations", "infra", "dags", "bench")
-ARGUMENTS_THAT_NEED_WORDS = 3
 # A dtype (int64, uint8, bool) and, in the same docstring, a shape: (n,), [n], "one per row", "values", ….
 _DTYPE = re.compile(r"\b(u?int(8|16|32|64)|float(32|64)|bool|bytes?)\b")
+# What makes even two words worth their line: units, numbers, conditions, shapes.
+_TELLING = re.compile(
+    r"[\d;:,()\[\]`/]|\b(None|if|not|no|only|bytes?|seconds?|LSN|OID|index|number|within|open|unsigned"
+    r"|may|must|all|each|every)\b"
+)
+_ARTICLES = frozenset({"the", "a", "an", "its", "this", "that", "of", "s", "it"})
 _SHAPE = re.compile(
     r"\((\w+|[\w *+-]+), ?\w*\)|\[[\w +*-]+\]|\bper (row|value|message|column|change|field)\b", re.IGNORECASE
 )
@@ -29,7 +34,7 @@ class Missing:
     path: str
     line: int
     function: str
-    section: str  # "Args:", "Raises:", "shapes"
+    section: str  # "Raises:", "shapes", or an argument that says nothing
 
 
 def missing(module: ast.Module, path: str) -> Iterator[Missing]:
@@ -59,15 +64,22 @@ def _sections(function: ast.FunctionDef, text: str) -> Iterator[str]:
         if not (_DTYPE.search(text) and _SHAPE.search(text)):
             yield "shapes"
         return
-    if len(_arguments(function)) >= ARGUMENTS_THAT_NEED_WORDS and "Args:" not in text:
-        yield "Args:"
+    yield from (name for name, words in _entries(text) if _says_nothing(words))
     if _raises(function) and "Raises:" not in text:
         yield "Raises:"
 
 
-def _arguments(function: ast.FunctionDef) -> list[str]:
-    given = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
-    return [argument.arg for argument in given if argument.arg not in {"self", "cls"}]
+def _entries(text: str) -> list[tuple[str, str]]:
+    """The arguments that a docstring has words on."""
+    section = re.search(r"^Args:\n((?: {4,}.*\n?)+)", text, re.MULTILINE)
+    return re.findall(r"^ {4}(\w+): (.*(?:\n {8,}.*)*)", section[1] if section else "", re.MULTILINE)
+
+
+def _says_nothing(words: str) -> bool:
+    """Whether it is two words at most, without a unit or a condition: what is said where it is used."""
+    if _TELLING.search(words.rstrip(".")):
+        return False
+    return len([word for word in re.split(r"[\s']+", words.rstrip(".")) if word not in _ARTICLES]) <= 2
 
 
 def _decorators(function: ast.FunctionDef) -> set[str]:
@@ -110,7 +122,7 @@ def everything_missing() -> list[Missing]:
 
 
 def test_docstrings_say_arguments_errors_and_shapes() -> None:
-    """A public function with three arguments says them, one that raises its errors, a kernel its arrays."""
+    """A public function says its errors, a kernel its arrays, and no argument only what its name says."""
     assert [
         f"{lack.path}:{lack.line}: {lack.function}, {lack.section}" for lack in everything_missing()
     ] == []
@@ -119,10 +131,9 @@ def test_docstrings_say_arguments_errors_and_shapes() -> None:
 @pytest.mark.parametrize(
     ("source", "section"),
     [
-        ("def copy(a, b, c):\n    '''Copy.'''", "Args:"),
+        ("def copy(a):\n    '''Copy.\n\n    Args:\n        a: the rows.\n    '''", "a"),
         ("def copy(a):\n    '''Copy.'''\n    if a:\n        raise ValueError(a)", "Raises:"),
         ("@njit\ndef fold(a):\n    '''Fold the keys.'''", "shapes"),
-        ("class A:\n    def copy(self, a, b, *, c):\n        '''Copy.'''", "Args:"),
     ],
 )
 def test_what_is_missing_is_found(source: str, section: str) -> None:
@@ -133,7 +144,8 @@ def test_what_is_missing_is_found(source: str, section: str) -> None:
     "source",
     [
         "def _copy(a, b, c):\n    '''Copy.'''",
-        "def copy(a, b, c):\n    '''Copy.\n\n    Args:\n        a: rows.\n    '''",
+        "def copy(a, b, c):\n    '''Copy.'''",
+        "def copy(a, b):\n    '''Copy.\n\n    Args:\n        a: bytes (n,).\n    '''",
         "def copy(a):\n    '''Copy.'''\n    def inner():\n        raise ValueError(a)\n    return inner",
         "@njit\ndef fold(a):\n    '''Fold keys: int64, one per row.'''",
         "def copy(a):\n    '''Copy.'''\n    raise",

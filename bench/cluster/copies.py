@@ -39,9 +39,7 @@ def copy_figure(
     """Copy one table by one machine and by two, in turns.
 
     Args:
-        server: the source.
         folder: for the lake, and what the machines share.
-        table: of the source.
         wanted: the least ratio asked for.
         progress: called before each step.
 

@@ -99,8 +99,6 @@ def lake_sums(pipeline: Pipeline, name: str, *, by_executors: bool) -> Sums:
     """Return the lake's side of a comparison of one table.
 
     Args:
-        pipeline: the pipeline.
-        name: of the table.
         by_executors: whether Spark's executors read the rows, or slotlake itself.
 
     Raises:

@@ -80,7 +80,6 @@ def inspect(
     """Check the content messages from ``first`` on.
 
     Args:
-        tags: of these messages.
         widths: the tables that are known now.
         described: called with the place of each relation and type message, and the message.
         streamed: they are in a stream block, and begin with a transaction id.

@@ -96,8 +96,6 @@ class PreparedStore:
         """Return the newest transaction with that gid and xid prepared before a position, or None.
 
         Args:
-            gid: its global identifier.
-            xid: its transaction id.
             before: an LSN; only a transaction that was prepared before it counts.
         """
         candidates = [
@@ -115,8 +113,6 @@ class PreparedStore:
         """The error for a committed prepared transaction whose changes are not on disk.
 
         Args:
-            gid: its global identifier.
-            xid: its transaction id.
             at: the position of its commit, as text.
         """
         return ChangeLogError(

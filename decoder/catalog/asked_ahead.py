@@ -55,7 +55,6 @@ class AskedAhead:
         """Return the answer; None if this must be asked now.
 
         Args:
-            connection: to the source.
             tables: OIDs, as the text of an array.
             publications: names of the publications that count.
             batch_end: LSN at which the batch ends that was read meanwhile.

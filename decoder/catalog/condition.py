@@ -151,7 +151,6 @@ def text_columns(
 
     Args:
         relation_id: OID of the table.
-        names: the columns' names.
     """
     rows = connection.execute(_COLUMNS.encode(), (relation_id, list(names))).fetchall()
     by_name = {row[0]: TextColumn(*row) for row in rows}
@@ -173,7 +172,6 @@ def keys_condition(columns: Sequence[TextColumn], keys: Sequence[Sequence[str]])
     """The condition that a row's key is one of these; the server can use the key's index.
 
     Args:
-        columns: of the key.
         keys: the keys' texts, a sequence per column.
     """
     names = ", ".join(column.quoted for column in columns)

@@ -79,7 +79,6 @@ def described_digest(connection: psycopg.Connection[Any], tables: str, publicati
     """Return the digest of all that `fingerprints.rows_of_tables` looks at.
 
     Args:
-        connection: to the source.
         tables: OIDs, as the text of an array.
         publications: names of the publications that count.
     """
@@ -89,12 +88,7 @@ def described_digest(connection: psycopg.Connection[Any], tables: str, publicati
 
 
 def listed_digest(connection: psycopg.Connection[Any], publications: Sequence[str]) -> Digest:
-    """Return the digest of all that `publication_tables.published_names` looks at.
-
-    Args:
-        connection: to the source.
-        publications: names of the publications.
-    """
+    """Return the digest of all that `publication_tables.published_names` looks at."""
     parts = [*_LISTED, *([_SCHEMAS] if _has_lists(connection) else [])]
     return _digest(connection, f"WITH {_NAMED}", parts, {"publications": list(publications)})
 

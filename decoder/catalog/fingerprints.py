@@ -140,7 +140,6 @@ def table_fingerprints(
     """Return what the catalog says about those tables that exist, with two or three queries for all.
 
     Args:
-        tables: OIDs.
         publications: names of the publications that count.
     """
     attributes_query, members_query, parameters = rows_of_tables(connection, tables, publications)
@@ -181,7 +180,6 @@ def rows_of_tables(
 
     Args:
         connection: to the source, whose version decides.
-        tables: OIDs.
         publications: names of the publications that count.
     """
     lists = connection.info.server_version >= _FIRST_WITH_SCHEMAS

@@ -92,7 +92,6 @@ def memberships(
     """Return what there is of these names; a name that is missing is of nothing at the source.
 
     Args:
-        connection: to the source.
         publications: names of the publications that count.
         names: schema and name of tables.
     """

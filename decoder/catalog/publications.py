@@ -125,7 +125,6 @@ def create_publication(
     """Create a publication of these (schema, table) pairs.
 
     Args:
-        name: of the publication.
         tables: (schema, table) pairs.
         through_root: changes of partitions are sent as those of the table that is named.
 

@@ -218,7 +218,6 @@ class RememberedNames:
 
         Args:
             connection: to the source, in a transaction.
-            publications: names of the publications.
             known: schema and name of tables; nobody changes it.
         """
         names = self.names(connection, publications)

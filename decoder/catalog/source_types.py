@@ -50,11 +50,6 @@ def withheld_columns(
 
     One such column stops the stream of all tables: where its type has no binary format inside an array or a
     composite, the server itself fails at the first row.
-
-    Args:
-        connection: to the source.
-        publications: names of the publications.
-        catalog: the source's types.
     """
     return [
         f"column {column.name!r} of {table.schema}.{table.table} cannot be read in binary: {reason}"

@@ -278,7 +278,6 @@ def batch_starting_at(directory: Path, start: int, end: int | None = None) -> Ba
     """Return the longest batch on disk that starts at a position; None if there is none.
 
     Args:
-        directory: the change log.
         start: an LSN.
         end: an LSN; only a batch that ends there counts.
     """

@@ -18,9 +18,6 @@ _OFFSET_BYTES = 4
 def bytes_in_memory(path: Path) -> int:
     """Return about how many bytes a Parquet file's rows take as Arrow arrays; reads its footer only.
 
-    Args:
-        path: the file.
-
     Raises:
         OSError: it cannot be read.
         pyarrow.ArrowException: it is no Parquet file.
@@ -38,9 +35,6 @@ def bytes_in_memory(path: Path) -> int:
 def row_groups(path: Path) -> Iterator[pa.Table]:
     """Read a Parquet file, one row group at a time.
 
-    Args:
-        path: the file.
-
     Raises:
         OSError: it cannot be read.
         pyarrow.ArrowException: it is no Parquet file.
@@ -54,7 +48,6 @@ def rows_between(path: Path, first: int, last: int) -> pa.Table:
     """Read some rows of a Parquet file, and only the row groups that have them.
 
     Args:
-        path: the file.
         first: number of the first row.
         last: number of the row after the last one.
 

@@ -92,7 +92,6 @@ def touched_keys(batches: Iterable[Batch], keys: Mapping[int, Sequence[str]]) ->
     """Collect the keys that batches have touched.
 
     Args:
-        batches: in order.
         keys: OID of a table → its key's columns, at least one.
 
     Returns:

@@ -274,7 +274,6 @@ def empty_batch(directory: Path, identity: BatchIdentity, position: int) -> Batc
     """Return a batch of no length, which is not on disk: there was nothing to pull.
 
     Args:
-        directory: the change log.
         identity: what the manifest says about the source.
         position: its start and end.
     """

@@ -36,7 +36,6 @@ def elements(
 
     Args:
         buffer: None for an Arrow array without bytes.
-        kind: dtype of the elements.
         count: how many elements; -1 for all.
         offset: bytes to skip.
     """

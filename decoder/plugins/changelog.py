@@ -216,7 +216,6 @@ def pull_rows(
     """`decoder.stream.pull.pull` for a slot of test_decoding or wal2json, with the same rules and errors.
 
     Args:
-        start: the lake's position.
         until: the batch's exact end; without it a position after everything committed before the call.
         options: options of the plugin, which replace the default ones.
         memory_bytes: memory for a transaction that waits for its commit; more goes to disk.

@@ -110,7 +110,6 @@ class StreamConsumer(Consumer, Protocol):
         """Take a row that (sub)transaction ``xid`` changed.
 
         Args:
-            transaction: the top-level transaction.
             change: the row; None from test_decoding, which does not show it.
             xid: id of the (sub)transaction; None if the plugin does not send it.
         """

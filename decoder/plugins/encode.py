@@ -37,7 +37,6 @@ def commit(commit_lsn: int, end_lsn: int, commit_time: int) -> bytes:
 
     Args:
         commit_lsn: where the commit record starts.
-        end_lsn: where it ends.
         commit_time: microseconds since 1970-01-01 UTC.
     """
     return _COMMIT.pack(b"C", 0, commit_lsn, end_lsn, commit_time - EPOCH_MICROSECONDS)

@@ -60,8 +60,6 @@ class JsonFields(ReaderBase):
         """Return a field that must be there.
 
         Args:
-            record: the object.
-            name: of the field.
             kind: the type that its value must have.
             default: returned for null, and for a missing field if it is not None.
 
@@ -103,8 +101,6 @@ class JsonFields(ReaderBase):
         """Return a whole number, or None if the field is missing or null.
 
         Args:
-            record: the object.
-            name: of the field.
             end: the number must be below it.
 
         Raises:

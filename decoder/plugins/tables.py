@@ -109,7 +109,6 @@ def values_of(relation: Relation, sent: Mapping[str, Value], missing: NoValue) -
     """Return the tuple in the table's order.
 
     Args:
-        relation: the table.
         sent: values by column name.
         missing: the value for a column that was not sent.
     """

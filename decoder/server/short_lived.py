@@ -23,10 +23,6 @@ def register(dsn: str, give_out: Callable[[], str]) -> None:
 
 
 def password_part(dsn: str) -> dict[str, str]:
-    """Return the password of now as a part of a connection string; nothing if the string is complete.
-
-    Args:
-        dsn: the connection string.
-    """
+    """Return the password of now as a part of a connection string; nothing if the string is complete."""
     give_out = _GIVEN_OUT.get(dsn)
     return {} if give_out is None else {"password": give_out()}

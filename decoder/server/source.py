@@ -255,7 +255,6 @@ def explain(error: psycopg.Error, dsn: str, doing: str = "", *, rows: bool = Fal
     """Return the SourceError for what libpq or the server said.
 
     Args:
-        error: psycopg's.
         dsn: the connection string, whose secrets are removed from the message.
         doing: what slotlake did at that time, as "copying a table".
         rows: rows of one table were being read, so a value may be at fault.

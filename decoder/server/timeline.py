@@ -75,7 +75,6 @@ def history_of(connection: psycopg.Connection[Any], timeline: int) -> dict[int, 
     """The switch points of one of the server's timelines; the first timeline has none.
 
     Args:
-        connection: a replication connection.
         timeline: the timeline's number.
     """
     if timeline == 1:
@@ -112,7 +111,6 @@ def require_same(connection: psycopg.Connection[Any], origin: Origin, dsn: str) 
     """Check that a replication connection leads to the expected server; a DSN may name several.
 
     Args:
-        connection: a replication connection.
         origin: the cluster and timeline that the other connection led to.
         dsn: the connection string, for the error.
 

@@ -98,7 +98,6 @@ class WatchedConnection(StatingConnection):
         """Wait as psycopg does, and watch: psycopg sends READY_NONE when nothing came in an interval.
 
         Args:
-            gen: psycopg's generator.
             interval: seconds between two looks.
             timeout: seconds in all; None: no limit.
         """

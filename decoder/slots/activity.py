@@ -76,12 +76,7 @@ class Look:
 async def published_relations(
     connection: psycopg.AsyncConnection[Any], publications: Sequence[str]
 ) -> list[int]:
-    """Return the object ids of the published tables and of their partitions.
-
-    Args:
-        connection: to the source.
-        publications: their names.
-    """
+    """Return the object ids of the published tables and of their partitions."""
     cursor = await connection.execute(_RELATIONS.encode(), (list(publications),))
     return [int(row[0]) for row in await cursor.fetchall()]
 
@@ -90,8 +85,6 @@ async def look(connection: psycopg.AsyncConnection[Any], slot: str, relations: S
     """Look at the source once.
 
     Args:
-        connection: to the source.
-        slot: its name.
         relations: of `published_relations`.
     """
     few = len(relations) <= RELATIONS_MAX

@@ -112,7 +112,6 @@ def behind(connection: psycopg.Connection[Any], slot: str, until: int) -> list[S
 
     Args:
         slot: name of the logical slot.
-        until: the position.
     """
     if connection.info.server_version < FIRST_WITH_FAILOVER:
         return []

@@ -22,7 +22,6 @@ def require_slot_at(stream: WatchedConnection, source: SourceSettings, start: in
     """Check that the slot of a running stream is confirmed up to ``start`` at most.
 
     Args:
-        stream: the connection that streams.
         start: the position at which the stream was asked to begin.
 
     Raises:

@@ -75,7 +75,6 @@ def xid_of_snapshot(dsn: str, snapshot: str) -> str:
     """Return the id below which all transactions had ended in a snapshot; "" if an older one was open.
 
     Args:
-        dsn: of the source.
         snapshot: name of an exported snapshot.
 
     Raises:
@@ -99,7 +98,6 @@ def require_upgraded_slot(source: SourceSettings, origin: Origin, position: int)
     Args:
         source: the slot and its database.
         origin: the cluster from which the lake was filled last.
-        position: the lake's.
 
     Raises:
         HistoryError: that is not proven; the message says what is not.

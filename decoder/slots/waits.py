@@ -22,7 +22,6 @@ def slot_wait_error(name: str, seconds: float, limit: TimeLimit, source: SourceS
     """The error for a slot that was not created within its time.
 
     Args:
-        name: of the slot.
         seconds: how long the command waited.
         limit: the transactions for which it waited.
         source: the server, for the error.
@@ -61,7 +60,6 @@ def time_limit(
     Args:
         connection: its command is cancelled.
         source: the server to ask about those transactions.
-        seconds: the limit.
     """
     limit = TimeLimit()
 

@@ -74,7 +74,6 @@ def memberships(
     """Return how each of these tables is published; tables that do not exist any more are left out.
 
     Args:
-        relation_ids: OIDs.
         publications: names of the publications that count.
     """
     how = publications_text(connection, publications)

@@ -299,11 +299,6 @@ def window_query(source: SourceSettings, options: Options, slot: str, end: int) 
     """Return the COPY of a slot's changes up to a position.
 
     The first record that ends there or later is included.
-
-    Args:
-        options: pgoutput's options.
-        slot: the copied slot.
-        end: the window's end.
     """
     arguments = ", ".join(sql.quote(text) for option in plugin_options(source, options) for text in option)
     return (

@@ -42,11 +42,7 @@ def contradiction(
     changelog: Path,
     position: int,
 ) -> str | None:
-    """How the slot's transactions differ from the batches that are in the lake; None if they do not.
-
-    Args:
-        position: the lake's.
-    """
+    """How the slot's transactions differ from the batches that are in the lake; None if they do not."""
     confirmed = slot.confirmed_flush_lsn
     if (
         confirmed is None

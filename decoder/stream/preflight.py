@@ -159,8 +159,6 @@ def identity_of(server: ServerIdentity, pipeline: str, source: SourceSettings) -
     """Return what a batch's manifest says about its source.
 
     Args:
-        server: the server's identity.
-        pipeline: name of the pipeline.
         source: has the name of the slot.
     """
     return BatchIdentity(

@@ -63,7 +63,6 @@ def pull(  # noqa: PLR0913 - each a choice of the caller's, by name
     """Write all transactions from ``start`` on into one batch of the change log.
 
     Args:
-        start: the lake's position.
         until: the batch's exact end; without it, a position after everything that was committed before
             the call, or the end of a batch from ``start`` that is on disk already.
         max_bytes: payload bytes after which the batch ends early, at the next commit.

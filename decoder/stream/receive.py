@@ -290,7 +290,6 @@ def start_command(source: SourceSettings, options: Options, start: int) -> bytes
     """Return the START_REPLICATION command for pgoutput.
 
     Args:
-        options: pgoutput's options.
         start: the position to begin at.
     """
     return replication_command(source.slot, start, plugin_options(source, options))
@@ -317,7 +316,6 @@ def replication_command(slot: str, start: int, options: Sequence[tuple[str, str]
     """Return START_REPLICATION with the options for the slot's plugin.
 
     Args:
-        slot: its name.
         start: the position to begin at.
         options: name and value of each.
     """

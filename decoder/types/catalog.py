@@ -91,7 +91,6 @@ class TypeCatalog:
         It is ignored if the type is known already, because the name of a user type does not show its kind.
 
         Args:
-            oid: of the type.
             schema: "" or pg_catalog for a built-in type.
             name: of the type; for a domain, its base type's.
         """

@@ -114,7 +114,6 @@ def from_text(values: pa.Array | pa.ChunkedArray, ct: ColumnType, *, column: str
 
     Args:
         values: string or binary array, null for NULL.
-        ct: the column's type.
         column: its name, for the error.
 
     Returns:
@@ -180,7 +179,6 @@ def parse_binary_slices(
 
     Args:
         slices: the output of the type's send function.
-        ct: the column's type.
         catalog: the known user types.
     """
     row = _row(ct.oid, ct.typmod)
@@ -195,9 +193,7 @@ def parse_mixed_slices(
     """The same for a column that has binary values and text values.
 
     Args:
-        slices: the values.
         binary: bool[n], set if a value is binary.
-        ct: the column's type.
         catalog: the known user types.
     """
     read, read_exact = parse_binary_slices(slices.only(binary), ct, catalog)
@@ -214,7 +210,6 @@ def to_text(
     Args:
         values: typed array; any Arrow type that casts to ``ct.arrow`` without loss.
         exact: the exact texts, or None.
-        ct: the column's type.
 
     Returns:
         A string array of the same length, null for NULL.

@@ -59,7 +59,6 @@ class MappedRows(Protocol):
 
         Args:
             function: gets and gives batches.
-            schema: of what it gives.
             sent: the modules whose code it needs.
             finish: what Spark does with that.
         """
@@ -76,7 +75,6 @@ class ByExecutors(Protocol):
 
         Args:
             table: as PostgreSQL writes it.
-            columns: source names.
             history: the open versions of its history.
         """
 
@@ -101,8 +99,6 @@ class ExecutorSide:
 
         Args:
             rows: the columns of ``table.column_names``.
-            table: the table.
-            note: gets the reason.
         """
         kinds = [kind_of(column) for column, _ in rows.columns]
         if unprinted := [
@@ -151,11 +147,7 @@ class ExecutorSide:
 
 
 def kind_of(column: LakeColumn) -> str | None:
-    """Return how executors print a column's values; None: they cannot.
-
-    Args:
-        column: the column.
-    """
+    """Return how executors print a column's values; None: they cannot."""
     kind = column.representation.arrow
     if not column.representation.typed and pa.types.is_decimal128(kind):
         return texts.NUMERIC

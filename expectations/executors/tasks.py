@@ -33,7 +33,6 @@ def sums_of(task: Task, batches: Batches) -> Iterator[pa.RecordBatch]:
 
     Args:
         task: what the columns are.
-        batches: rows of the table.
     """
     totals = np.zeros((3, task.buckets), np.int64)
     for _, keys, rows in _hashed(task, batches):
@@ -54,7 +53,6 @@ def hashes_of(task: Task, buckets: npt.NDArray[np.bool_], batches: Batches) -> I
     Args:
         task: what the columns are.
         buckets: of each bucket, whether it is one of them.
-        batches: rows of the table.
     """
     for _, keys, rows in _hashed(task, batches):
         chosen = buckets[keys & (task.buckets - 1)]
@@ -69,7 +67,6 @@ def rows_of(task: Task, wanted: Hashes, batches: Batches) -> Iterator[pa.RecordB
     Args:
         task: what the columns are.
         wanted: the key hashes, ascending.
-        batches: rows of the table.
     """
     for texts, keys, _ in _hashed(task, batches):
         places = np.minimum(np.searchsorted(wanted, keys), len(wanted) - 1)

@@ -49,7 +49,6 @@ def texts_of(task: Task, batch: pa.RecordBatch) -> list[pa.Array]:
 
     Args:
         task: what the columns are.
-        batch: rows of the table.
     """
     columns, texts = iter(batch.columns), []
     for kind, exact in zip(task.kinds, task.exacts, strict=True):
@@ -181,11 +180,7 @@ _PRINTERS: dict[str, Callable[[pa.Array], pa.Array]] = {
 
 
 def escaped_texts(texts: pa.Array) -> pa.Array:
-    """As `hashing.escaped_texts`.
-
-    Args:
-        texts: the texts.
-    """
+    """As `hashing.escaped_texts`."""
 
     def escaped(text: str, _: str) -> str:
         return "".join(

@@ -127,7 +127,6 @@ def sliced(
     """Cut a table into slices of about the same size.
 
     Args:
-        connection: to the source.
         names: schema and name of the table.
         key: names and type OIDs of the key's columns; without one there is one slice.
         count: how many slices are wanted.

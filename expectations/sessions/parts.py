@@ -70,7 +70,6 @@ def files_of(connection: psycopg.Connection[Any], oids: Sequence[int]) -> dict[i
 
     Args:
         connection: within a transaction.
-        oids: of the tables.
     """
     files: dict[int, set[tuple[int, int | None]]] = {}
     with connection.transaction(force_rollback=True):
@@ -87,7 +86,6 @@ def was_rewritten(connection: psycopg.Connection[Any], oid: int) -> bool:
 
     Args:
         connection: within a transaction.
-        oid: the table's.
     """
     with connection.transaction(force_rollback=True):
         files = connection.execute(_FILES.encode(), ([oid],)).fetchall()

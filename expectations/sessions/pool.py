@@ -98,7 +98,6 @@ class Sessions:
         """Begin some work on all of a table, a part at a time if it has parts.
 
         Args:
-            table: the table.
             work: what is done with a part.
             joined: makes one result of two.
         """
@@ -221,11 +220,7 @@ class _Whole:
                 self.future.set_exception(error)
 
     def follow(self, part: Future[None]) -> None:
-        """Give up if a part is given up.
-
-        Args:
-            part: its work.
-        """
+        """Give up if a part is given up."""
         if part.cancelled():
             self.future.cancel()
 
@@ -253,8 +248,6 @@ def sessions(dsn: str, snapshot: str, count: int, pace: Pace) -> Iterator[Sessio
     If the server refuses more connections than one, those that it gave do the work.
 
     Args:
-        dsn: the source.
-        snapshot: an exported snapshot.
         count: how many connections, at least one.
         pace: how much of the source may be taken.
 

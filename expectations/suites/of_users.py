@@ -136,7 +136,6 @@ def read_suite(choice: TableSuite, project: UserProject) -> ExpectationSuite:
 
     Args:
         choice: the suite and its table.
-        project: the user's project.
 
     Raises:
         SuiteError: it cannot be read, or has an expectation that this version does not know.
@@ -189,7 +188,6 @@ def check(
 
     Args:
         suites: the user's suites, and the rows of each one's table.
-        project: the user's project.
         folder: where slotlake's context is; made if missing.
         run_name: what was checked, for the Data Docs.
 

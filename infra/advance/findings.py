@@ -317,7 +317,6 @@ def _restored_findings(pipeline: OpenPipeline, position: int, *, peek: bool = Tr
 
     Args:
         pipeline: the pipeline, with its source and change log.
-        position: the lake's position.
         peek: also look into the slot, which keeps other readers away for that moment.
     """
     from slotlake.decoder.server.source import identify

@@ -35,7 +35,6 @@ def table_suites(file: PipelineFile, *, gate: bool) -> dict[tuple[str, str], lis
     """Return the suites of the pipeline file, by schema and name of the table.
 
     Args:
-        file: the pipeline file.
         gate: those that are gates; else those that a verification checks.
     """
     from slotlake.expectations.suites.of_users import TableSuite
@@ -87,7 +86,6 @@ def require_gates(pipeline: OpenPipeline, batch: Batch) -> None:
     """Check the gates of a batch that is staged.
 
     Args:
-        pipeline: the pipeline.
         batch: the batch, not yet published.
 
     Raises:
@@ -123,7 +121,6 @@ def rows_yesterday(pipeline: OpenPipeline, name: LakeName) -> int:
     """Return how many rows a table had a day ago, or at the oldest kept point if that is younger.
 
     Args:
-        pipeline: the pipeline.
         name: the table's name in the lake.
     """
     from slotlake.spark.publish.points import oldest_point

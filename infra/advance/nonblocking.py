@@ -55,7 +55,6 @@ def enter_nonblocking_snapshot(
     Args:
         pipeline: a pipeline whose lake has its tables.
         progress: called with a line for each longer step.
-        resources: closes the snapshot.
 
     Returns:
         The snapshot, at the lake's position; None if none can be judged.

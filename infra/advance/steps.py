@@ -105,7 +105,6 @@ def apply_and_publish(
     """Apply and publish a pulled batch, if there is one, and confirm the lake's position.
 
     Args:
-        pipeline: the pipeline that pulled it.
         pulled: the report of the pull; its ``batch`` is None if nothing was new.
         totals: the counts of the run, to which those of this batch are added.
         progress: called with a line for each step.
@@ -308,7 +307,6 @@ def confirm_position(pipeline: OpenPipeline, batch: str | None = None) -> Confir
     """Confirm the lake's position to the server, then remove batches that are old enough.
 
     Args:
-        pipeline: the pipeline.
         batch: that was published, if another process may have done that.
     """
     started = time.monotonic()

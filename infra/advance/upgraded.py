@@ -51,7 +51,6 @@ def go_on_upgraded(pipeline: OpenPipeline, position: int, error: AnotherClusterE
 
     Args:
         pipeline: the pipeline, whose server is of another cluster than its lake.
-        position: the lake's position.
         error: what says so.
 
     Raises:

@@ -39,10 +39,6 @@ class PlanApproval(ApprovalOperator):  # type: ignore[misc]  # Airflow is not fo
     def execute_complete(self, context: Any, event: dict[str, Any]) -> Any:
         """Go on with the answer.
 
-        Args:
-            context: of Airflow.
-            event: the answer.
-
         Raises:
             AirflowSkipException: the plan was rejected, or nobody answered.
         """
@@ -59,8 +55,6 @@ def plan(pipeline_file: str, task_instance: Any, *, dry_run: bool) -> dict[str, 
     """Make the plan, for a person to approve.
 
     Args:
-        pipeline_file: its path.
-        task_instance: Airflow's.
         dry_run: only show the plan, and ask nobody.
 
     Raises:
@@ -89,7 +83,6 @@ def recover(
     """Carry out the plan that was approved.
 
     Args:
-        pipeline_file: its path.
         planned: what the task `plan` returned.
         answer: what the task `approve` returned; None if somebody marked it as a success by hand.
 

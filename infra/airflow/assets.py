@@ -27,11 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 def pipeline_asset(pipeline: str) -> Asset:
-    """Return the asset of a pipeline: each batch with changes is an event of it.
-
-    Args:
-        pipeline: the pipeline's name.
-    """
+    """Return the asset of a pipeline: each batch with changes is an event of it."""
     return Asset(name=f"slotlake_{pipeline}", uri=f"slotlake://{pipeline}")
 
 
@@ -39,7 +35,6 @@ def table_asset(pipeline: str, table: str) -> Asset:
     """Return the asset of a table: each batch that changed the table is an event of it.
 
     Args:
-        pipeline: the pipeline's name.
         table: as PostgreSQL writes it, with its schema: ``public.orders``, ``public."Odd Name"``.
     """
     path = quote(table, safe=".")
@@ -47,11 +42,7 @@ def table_asset(pipeline: str, table: str) -> Asset:
 
 
 def outlets(pipeline: str) -> dict[str, list[Any]]:
-    """Return the arguments ``inlets`` and ``outlets`` of a task that calls `emit`.
-
-    Args:
-        pipeline: the pipeline's name.
-    """
+    """Return the arguments ``inlets`` and ``outlets`` of a task that calls `emit`."""
     inlets = [pipeline_asset(pipeline)] if _HAS_STORE else []
     return {"inlets": inlets, "outlets": [_batches(pipeline), _tables(pipeline)]}
 
@@ -60,7 +51,6 @@ def emit(pipeline: str, brought: Mapping[str, Any], outlet_events: Any, store: A
     """Make the events of what batches brought; none if no table was changed.
 
     Args:
-        pipeline: the pipeline's name.
         brought: a `slotlake.infra.airflow.brought.Brought` as a mapping.
         outlet_events: Airflow's, of a task with `outlets`.
         store: Airflow's ``asset_state_store``; None before Airflow 3.3.

@@ -88,7 +88,6 @@ def replay(
         pipeline: the file's content, with the schedule.
         scratch_namespace: where the replayed tables are.
         run: Airflow's DAG run.
-        task_instance: Airflow's.
         instead_of: the tasks after this one, which work on live tables; no process starts for them.
 
     Raises:

@@ -54,7 +54,6 @@ class Brought:
 
         Args:
             pipeline: whose change log it is in.
-            name: the batch's.
         """
         from slotlake.infra.advance.steps import batch_named
         from slotlake.spark.names import postgres_name

@@ -27,7 +27,6 @@ def warn(pipeline_file: str, context: Mapping[str, Any]) -> None:
     """Write to the callback's log that a run is late, and call ``monitor.on_warning`` of the pipeline file.
 
     Args:
-        pipeline_file: its path.
         context: Airflow's, with the run and its deadline.
     """
     file = load_pipeline(pipeline_file)
@@ -43,8 +42,6 @@ def late_text(file: PipelineFile, context: Mapping[str, Any], lag: str) -> str:
     """Return the warning in words.
 
     Args:
-        file: the pipeline's.
-        context: Airflow's.
         lag: the state of the lake, in words.
     """
     dag, run = f"cdc_sync_{file.name}", context.get("dag_run", {}).get("dag_run_id", "")

@@ -25,7 +25,6 @@ def watch(pipeline_file: str, task_instance: Any) -> dict[str, Any]:
     """Check the pipeline once; return the state, the gauges, and which tables are copied again.
 
     Args:
-        pipeline_file: its path.
         task_instance: Airflow's, which knows whether `cdc_sync` is paused.
 
     Raises:
@@ -90,8 +89,6 @@ def paused(
     """Return an alarm if `cdc_sync` is paused and nothing else syncs.
 
     Args:
-        name: the pipeline's.
-        report: its status.
         task_instance: Airflow's, which knows whether the DAG is paused.
         patience_seconds: with a smaller lag than this, something else syncs: no alarm.
     """

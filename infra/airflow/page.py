@@ -64,11 +64,6 @@ def fleet(request: Request, user: User) -> HTMLResponse:
 def pipeline(request: Request, name: str, user: User) -> HTMLResponse:
     """Show one pipeline.
 
-    Args:
-        request: of the browser.
-        name: the pipeline's.
-        user: of Airflow.
-
     Raises:
         HTTPException: the user may not see it (403), or there is none (404).
     """
@@ -84,10 +79,7 @@ def data_docs_page(request: Request, name: str, path: str, user: User) -> HTMLRe
     """Show a page of Great Expectations' Data Docs, which have keys of differing rows.
 
     Args:
-        request: of the browser.
-        name: the pipeline's.
         path: of the page, from the folder of the index page on.
-        user: of Airflow.
 
     Raises:
         HTTPException: the user may not see keys (403), or there is no such page (404).
@@ -103,13 +95,7 @@ def data_docs_page(request: Request, name: str, path: str, user: User) -> HTMLRe
 
 
 def dag(request: Request, dag_id: str, user: User) -> HTMLResponse:
-    """Show the pipeline of a DAG; of a DAG of others, nothing.
-
-    Args:
-        request: of the browser.
-        dag_id: the DAG's.
-        user: of Airflow.
-    """
+    """Show the pipeline of a DAG; of a DAG of others, nothing."""
     names = [file.name for file in _pipelines() if dag_id in {f"cdc_{kind}_{file.name}" for kind in _KINDS}]
     return pipeline(request, names[0], user) if names else _page(request, [], [], show_keys=False)
 

@@ -32,13 +32,7 @@ class LateApp:
         receive: Callable[[], Awaitable[_Message]],
         send: Callable[[_Message], Awaitable[None]],
     ) -> None:
-        """Answer a request.
-
-        Args:
-            scope: of ASGI.
-            receive: of ASGI.
-            send: of ASGI.
-        """
+        """Answer a request."""
         if self._app is None:
             from slotlake.infra.airflow.page import make_app
 

@@ -56,7 +56,6 @@ def start_options(pipeline: PipelineFile, longest: timedelta | None = None, *, t
     """Return the keyword arguments of ``DAG`` that all DAGs of a pipeline share.
 
     Args:
-        pipeline: the DAG's pipeline.
         longest: after this time, Airflow ends a run, so a run that hangs does not block the pool for ever;
             None: ``airflow.run_hours_max`` of the pipeline file.
         title: what the DAG does, for the lists of Airflow's pages.
@@ -149,11 +148,6 @@ def schedule_of(when: str | int | None) -> str | timedelta | None:
 def run_step(step: str, pipeline_file: str, *arguments: Any) -> dict[str, Any]:
     """Run one function of ``infra.airflow.steps`` as an Airflow task.
 
-    Args:
-        step: the function's name.
-        pipeline_file: its first argument.
-        arguments: its other arguments.
-
     Raises:
         AirflowFailException: a new attempt cannot help; the task fails at once, with the step's message.
         AirflowException: a new attempt can help.
@@ -214,10 +208,8 @@ def carried(step: str, pipeline_file: str, outlet_events: Any, store: Any, *argu
 
     Args:
         step: the function's name in `infra.airflow.steps`.
-        pipeline_file: its first argument.
         outlet_events: Airflow's, of a task with `assets.outlets`.
         store: Airflow's ``asset_state_store``; None before Airflow 3.3.
-        arguments: its other arguments.
     """
     from slotlake.infra.airflow import assets
 
@@ -232,8 +224,6 @@ def pull(
     """Run the step ``pull``; return what the next steps need, and tables that are set aside or resumed.
 
     Args:
-        pipeline_file: its path.
-        task_instance: Airflow's.
         only_with_changes: tasks that are skipped if there was nothing new; no process starts for them.
 
     Raises:
@@ -269,7 +259,6 @@ def verify(
     """Run the step ``verify``, at or after the batches of the asset events.
 
     Args:
-        pipeline_file: its path.
         ranges: the extras of the asset events, with ``start_lsn`` and ``end_lsn``.
         scope: one of `SCOPES`; the first, or None: as the pipeline file says.
 

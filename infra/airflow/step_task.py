@@ -22,12 +22,7 @@ class PipelineLink(BaseOperatorLink):  # type: ignore[misc]  # Airflow is not fo
     name = "slotlake"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        """Return the path of the page of the task's DAG, on Airflow's own host.
-
-        Args:
-            operator: the task.
-            ti_key: which try of it.
-        """
+        """Return the path of the page of the task's DAG, on Airflow's own host."""
         del ti_key
         return f"{base_path()}{PREFIX}/dag/{operator.dag_id}"
 
@@ -49,11 +44,7 @@ class StepOperator(DecoratedOperator, PythonOperator):  # type: ignore[misc]
         super().__init__(kwargs_to_upstream=given, **given, **options)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """Return the tables that this task has read and written, for Airflow's OpenLineage provider.
-
-        Args:
-            task_instance: Airflow's.
-        """
+        """Return the tables that this task has read and written, for Airflow's OpenLineage provider."""
         del task_instance
         from slotlake.infra.airflow.lineage import operator_lineage
 
@@ -61,12 +52,7 @@ class StepOperator(DecoratedOperator, PythonOperator):  # type: ignore[misc]
 
 
 def task(python_callable: Any = None, **options: Any) -> Any:
-    """Make a task of a function, as Airflow's own ``task`` does.
-
-    Args:
-        python_callable: the function.
-        options: of the operator.
-    """
+    """Make a task of a function, as Airflow's own ``task`` does."""
     return task_decorator_factory(
         python_callable=python_callable, decorated_operator_class=StepOperator, **options
     )

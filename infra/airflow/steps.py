@@ -104,7 +104,6 @@ def confirm(pipeline_file: str, batch: str | None = None) -> dict[str, Any]:
     """Confirm the lake's position to the server, then pack small files of the tables that a batch changed.
 
     Args:
-        pipeline_file: its path.
         batch: the published batch; it does not change the position. None: no table is looked at.
     """
     with Pipeline.open(pipeline_file) as pipeline:
@@ -117,7 +116,6 @@ def verify(
     """Compare lake and source at an exact LSN, at or after the end of the range ``expect``.
 
     Args:
-        pipeline_file: its path.
         expect: a range of LSNs with ``end_lsn``.
         scope: which rows; None: as the section ``verify`` of the pipeline file says, else all.
 
@@ -150,10 +148,6 @@ def plan_recovery(pipeline_file: str) -> dict[str, Any]:
 def recover(pipeline_file: str, plan_name: str) -> dict[str, Any]:
     """Carry out a plan of `plan_recovery`. Idempotent.
 
-    Args:
-        pipeline_file: its path.
-        plan_name: which plan.
-
     Raises:
         LakeError: the plan would be another one now; nothing was changed.
     """
@@ -179,7 +173,6 @@ def backfill(
     """Read tables, or some of their rows, again from the source at an exact LSN.
 
     Args:
-        pipeline_file: its path.
         table: one or several, as PostgreSQL writes them.
         where: an SQL condition; None: all rows.
         key_range: ``A..B`` of the key's first column; None: all keys.
@@ -196,9 +189,7 @@ def change_tables(
     """Add tables to the pipeline, then remove others. Idempotent.
 
     Args:
-        pipeline_file: its path.
         added: as PostgreSQL writes them.
-        removed: likewise.
         drop: remove the lake's tables of these, too.
     """
     with Pipeline.open(pipeline_file) as pipeline:
@@ -215,8 +206,6 @@ def replay(pipeline_file: str, namespace: str, start: str, end: str) -> dict[str
     """Bring the tables of a scratch namespace to the lake's content at the end of a time range.
 
     Args:
-        pipeline_file: its path.
-        namespace: of the scratch tables.
         start: begin of the range, ISO 8601.
         end: end of the range, ISO 8601.
     """

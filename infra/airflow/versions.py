@@ -33,7 +33,6 @@ def gauge(name: str, value: float, tags: dict[str, str]) -> None:
 
     Args:
         name: with dots, as StatsD writes it.
-        value: of now.
         tags: for OpenTelemetry; StatsD gets them if Airflow is configured so.
     """
     _metrics().gauge(name, value, tags=tags)

@@ -39,7 +39,6 @@ class WakeRule:
         """Return why `cdc_sync` is to run now, or None.
 
         Args:
-            seen: the newest look.
             now: of a clock in seconds that never goes back.
         """
         if seen.confirmed is None:

@@ -22,7 +22,6 @@ def log_step(step: str, report: Mapping[str, Any]) -> None:
 
     Args:
         step: the function's name in `infra.airflow.steps`.
-        report: its result.
     """
     make = _LINES.get(step)
     lines = sorted(make(report), key=lambda line: -line[0]) if make is not None else []
@@ -57,7 +56,6 @@ def table_differs(name: str, table: Mapping[str, Any]) -> str:
     """Return in words how a table differs.
 
     Args:
-        name: the table's.
         table: its part of the report of `verify`.
     """
     counts = table.get("kinds", {})

@@ -14,7 +14,6 @@ def register_own(lake: LakeSettings, root: Location) -> None:
 
     Args:
         lake: has the store's endpoint and keys.
-        root: the place.
 
     Raises:
         PipelineFileError: the keys for the tables are lent, and there are no others.

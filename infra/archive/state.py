@@ -60,7 +60,6 @@ class StoredState:
         Args:
             lake: has the store's endpoint and keys.
             path: a place in an object store; pipelines can share it, and a change log can be there too.
-            pipeline: its name.
         """
         location = Location(path.rstrip("/"))
         root = Location(f"{location.bucket}/{location.key}".rstrip("/")) / f"{pipeline}.state"
@@ -168,7 +167,6 @@ class StoredState:
 
         Args:
             name: of the note, which nothing changes afterwards.
-            content: of the note.
 
         Returns:
             False if another machine was first: its note stays.
@@ -256,7 +254,6 @@ def opened_state(file: PipelineFile, lake: LakeSettings) -> StoredState | None:
     """Return the state of a pipeline in an object store, and use it for its notes; None: it is in a folder.
 
     Args:
-        file: the pipeline file.
         lake: has the store's endpoint and keys.
     """
     state = None if file.state_bucket is None else StoredState.of(lake, file.state_bucket, file.name)
@@ -268,7 +265,6 @@ def require_own_state(file: PipelineFile, state: StoredState | None) -> None:
     """See that the shared state is this pipeline's, and note that it is; called under the pipeline's lock.
 
     Args:
-        file: the pipeline file.
         state: its state in an object store; None if that is in a folder.
 
     Raises:

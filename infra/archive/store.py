@@ -169,7 +169,6 @@ class StoredChangeLog:
         """Remove published batches that were written long ago, also those that this machine never had.
 
         Args:
-            position: the lake's position.
             oldest: seconds since 1970; what was written before it goes.
         """
         old = {self._name(file): file for file in self._store.files(self.root) if file.modified < oldest}

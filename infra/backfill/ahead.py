@@ -59,7 +59,6 @@ def suits(pipeline: OpenPipeline, tables: Sequence[SourceTable]) -> bool:
 
     Args:
         pipeline: the pipeline, with its source and lake.
-        tables: published tables.
     """
     aside = tables_aside(pipeline)
     if any((table.schema, table.table) in aside for table in tables):
@@ -104,7 +103,6 @@ class WholeTables:
         Args:
             pipeline: the pipeline, whose lake stands at the snapshot's LSN.
             tables: published tables that suit.
-            snapshot: the source's snapshot.
             resources: removes what was read.
         """
         schemas, fingerprints = schemas_at(pipeline, snapshot, tables)

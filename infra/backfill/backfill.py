@@ -193,7 +193,6 @@ def read_again(
 
     Args:
         pipeline: a pipeline whose lake has its tables.
-        tables: published tables.
         wait_seconds: how long transactions may stay open.
         progress: called with a line for each longer step.
         at_slot: read under a snapshot that waits for open transactions; needed for a table whose place in

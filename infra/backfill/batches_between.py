@@ -17,7 +17,6 @@ def batches_between(pipeline: OpenPipeline, since: int, position: int) -> list[B
     Args:
         pipeline: the pipeline, with its change log.
         since: the earlier LSN.
-        position: the later one.
     """
     if position < since:
         return None

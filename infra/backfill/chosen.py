@@ -87,7 +87,6 @@ class ChosenRows:
             pipeline: the pipeline, whose lake stands at the snapshot's LSN.
             tables: all that the backfill reads.
             conditions: which rows of each.
-            snapshot: the source's snapshot.
             resources: keeps the point readable, and has the places for rows.
             dry_run: nothing is published.
         """

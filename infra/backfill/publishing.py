@@ -22,7 +22,6 @@ def backfill_point(pipeline: OpenPipeline, lsn: int, tables: Sequence[SourceTabl
     """Describe the consistency point of a backfill.
 
     Args:
-        pipeline: the pipeline.
         lsn: where the lake stands.
         tables: all that the backfill reads.
         changes: rows that are inserted, changed and deleted.

@@ -69,7 +69,6 @@ class BackfillReport(Report):
         """Sum the reports of several tables.
 
         Args:
-            tables: their reports.
             lsn: the LSN at which they were read.
             seconds: how long it took.
             dry_run: nothing was written.

@@ -104,7 +104,6 @@ def compare(
     """Find the chosen rows that differ.
 
     Args:
-        pipeline: the pipeline.
         table: the source table, which has a key.
         condition: the condition that chooses rows, on either side.
         snapshot: the snapshot under which the source is read.
@@ -191,7 +190,6 @@ def stage_rows(
     """Stage the rows that were read in place of the lake's; return the lake tables to be published then.
 
     Args:
-        amendment: has the rows.
         difference: the rows that differ; at least one does.
         rows: how many were read.
         point: the consistency point that they become part of.
@@ -269,7 +267,6 @@ def _key_hashes(batch: pa.RecordBatch, columns: Sequence[LakeColumn], *, escaped
 
     Args:
         batch: rows of the lake, with the key's columns and their exact text.
-        columns: the key's columns.
         escaped: texts are hashed as PostgreSQL escapes them.
     """
     from slotlake.expectations.hashing import KEY_SEED, chain, escaped_texts

@@ -32,7 +32,6 @@ def stage_whole(
 
     Args:
         pipeline: the pipeline, with its source and lake.
-        table: the source table.
         snapshot: the snapshot under which it is read.
         point: the consistency point that the rows become part of.
         progress: called with the rows so far.
@@ -66,8 +65,6 @@ def would_replace(
     """Count how the lake's table would change if it were replaced.
 
     Args:
-        pipeline: the pipeline.
-        table: the source table.
         snapshot: the snapshot under which the source is read.
         point: the lake at the snapshot's LSN.
         progress: called while rows are compared.

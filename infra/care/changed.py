@@ -83,7 +83,6 @@ def changes_since(
 
     Args:
         pipeline: has the change log.
-        tables: the tables.
         verified: the note of what was found equal.
         position: the lake's position, as an LSN.
 

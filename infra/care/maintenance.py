@@ -44,7 +44,6 @@ def maintain(
     """Pack files, expire snapshots and remove files of all tables or of one.
 
     Args:
-        pipeline: the pipeline.
         table: one table, as PostgreSQL writes it; None: all.
         progress: is called before each table.
         wait_seconds: how long to wait for another run, for each table.

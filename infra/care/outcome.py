@@ -28,7 +28,6 @@ def note_outcome(comparison: Comparison, report: Report) -> None:
 
     Args:
         comparison: what was compared.
-        report: its result.
     """
     pipeline = comparison.pipeline
     more: Note = {}

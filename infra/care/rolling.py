@@ -85,7 +85,6 @@ def plan_turns(
 
     Args:
         pipeline: names the source, whose statistics say where to cut a table.
-        tables: the tables.
         point: the lake, whose manifests count rows.
         verified: the note of what was found equal.
         within_seconds: in which time all rows are to be compared.
@@ -133,7 +132,6 @@ def note_turn(entry: Note, turn: Turn, position: int, *, equal: bool) -> None:
 
     Args:
         entry: of its table, with slices.
-        turn: the slice.
         position: the LSN of the comparison.
         equal: whether it was equal.
     """

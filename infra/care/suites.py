@@ -18,9 +18,7 @@ def suites_checked(pipeline: OpenPipeline, point: ReadPoint, report: Report) -> 
     """Check the suites that are no gates, of tables that were compared.
 
     Args:
-        pipeline: the pipeline.
         point: the lake at the verified position.
-        report: the comparison there.
 
     Raises:
         SuiteError: a suite cannot be read.

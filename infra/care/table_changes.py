@@ -29,7 +29,6 @@ def change_tables(
     """Change the tables that differ from what the pipeline file asks for.
 
     Args:
-        pipeline: the pipeline.
         asked: what the file asks for.
         tables: only these and their derived tables, as PostgreSQL writes them; none: all.
         plan: gets the tables that differ and returns what makes a table's new metadata.

@@ -27,7 +27,6 @@ def change_format(pipeline: OpenPipeline, tables: Sequence[str], progress: Progr
     """Give tables the format of the pipeline file.
 
     Args:
-        pipeline: the pipeline.
         tables: only these and their derived tables, as PostgreSQL writes them; none: all.
         progress: is called for each table.
 

@@ -30,7 +30,6 @@ def change_layout(pipeline: OpenPipeline, tables: Sequence[str], progress: Progr
     """Give tables the layout of the pipeline file.
 
     Args:
-        pipeline: the pipeline.
         tables: only these and their derived tables, as PostgreSQL writes them; none: all.
         progress: is called for each table.
 

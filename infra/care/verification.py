@@ -115,7 +115,6 @@ def verify(pipeline: OpenPipeline, request: VerifyRequest, progress: Progressing
     """Compare lake and source at an exact LSN, with the pipeline's lock for the first step only.
 
     Args:
-        pipeline: the pipeline.
         request: what is to be compared.
         progress: is called for each longer step.
 
@@ -138,7 +137,6 @@ def begin(pipeline: OpenPipeline, request: VerifyRequest, progress: Progressing)
     """Bring the lake to a snapshot's LSN, and say what is to be compared there; under the pipeline's lock.
 
     Args:
-        pipeline: the pipeline.
         request: what is to be compared.
         progress: is called for each longer step.
 
@@ -268,7 +266,6 @@ def _comparable_at(
     """Return the tables without those created after the snapshot, or dropped before the lake had them.
 
     Args:
-        pipeline: the pipeline.
         snapshot: the source's snapshot of the comparison.
         tables: all published tables.
         absent: schema and name of those that the lake does not have.

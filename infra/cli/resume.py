@@ -25,7 +25,6 @@ def resume_tables(
     """Resume one table after the other.
 
     Args:
-        opened: the pipeline.
         tables: names as PostgreSQL writes them; a name may come twice.
         progress: is called while rows are copied.
 
@@ -51,7 +50,6 @@ def show_resumed(
     """Print the reports to standard output and the errors to standard error.
 
     Args:
-        reports: of the resumed tables.
         refusals: the error by table.
         as_json: print JSON instead of text.
         one: the user named one table: its JSON is the report itself, not a list.

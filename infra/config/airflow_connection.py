@@ -37,7 +37,6 @@ def connection_text(connection_id: str, where: str, *, tokens: bool = False) -> 
     """Return a connection as text: that of a Postgres connection as libpq reads it, else Airflow's own URI.
 
     Args:
-        connection_id: of Airflow.
         where: the key of the pipeline file that names it, for errors.
         tokens: it is the source's, whose sessions ask for a token of AWS IAM if the connection has the extra.
 

@@ -18,7 +18,6 @@ def require_fitting(file: PipelineFile, uri: str) -> None:
     """Check the keys of the section ``lake`` against the catalog's kind.
 
     Args:
-        file: the pipeline file.
         uri: the catalog's address, resolved.
 
     Raises:

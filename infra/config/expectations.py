@@ -69,9 +69,6 @@ F = TypeVar("F", bound=HasSuites)
 def require_project(file: F) -> F:
     """Check that suites which are no files have a project, and return the pipeline file.
 
-    Args:
-        file: the pipeline file.
-
     Raises:
         ValueError: there is no project.
     """

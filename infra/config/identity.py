@@ -37,8 +37,6 @@ def note_identity(file: PipelineFile, lake: LakeSettings, *, slot: bool = True) 
     """Note the keys: the lake has the pipeline's tables there.
 
     Args:
-        file: the pipeline file.
-        lake: its lake.
         slot: its slot was made, or has served; else a slot that was noted before stays.
     """
     note = IDENTITY.of(file.state_dir)

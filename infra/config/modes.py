@@ -15,7 +15,6 @@ def derived_modes(file: PipelineFile, tables: Iterable[tuple[str, str]]) -> dict
     """Return the modes of the derived tables, by source name.
 
     Args:
-        file: the pipeline file.
         tables: mirrors by schema and table.
     """
     own = {parse_postgres_name(name): section.mode for name, section in file.tables.items()}

@@ -43,9 +43,6 @@ class _Loader(_Constructor, yaml.SafeLoader):
 def parsed(text: str) -> Any:
     """Return the content; by the parser in C, if there is one: of 10,000 tables the other takes seconds.
 
-    Args:
-        text: a YAML document.
-
     Raises:
         yaml.YAMLError: it is none, or a mapping has a key twice.
     """

@@ -49,7 +49,6 @@ class RunTotals:
         """Return the report of the run.
 
         Args:
-            pipeline: its name.
             positions: the lake's, before and after, as LSNs.
             ended_by: what ended the run.
         """

@@ -152,7 +152,6 @@ def without_troubled(
 
     Args:
         pipeline: the pipeline, whose file says what stops all.
-        tables: published tables.
         known_errors: what is known to be wrong with tables; each error names its table.
 
     Returns:

@@ -59,9 +59,7 @@ class Place(Protocol):
         """Make files a table's content; return its rows.
 
         Args:
-            schema: the table.
             stale: keys whose rows are left out; None: there are none.
-            names: of the files.
         """
 
 

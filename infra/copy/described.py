@@ -68,7 +68,6 @@ class Described:
         Args:
             pipeline: the pipeline, with its source.
             snapshot: the snapshot under which they are copied.
-            tables: the tables.
 
         Raises:
             SourceError: the role may not read one of them whole, or one has no column.
@@ -179,7 +178,6 @@ def schemas_at(
     Args:
         pipeline: the pipeline, with its source.
         snapshot: the snapshot under which they are copied.
-        tables: the tables.
 
     Returns:
         Source table → the lake table that it becomes; and OID → what the catalog says of it there.

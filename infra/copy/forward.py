@@ -97,7 +97,6 @@ def fingerprint(publications: str, table: SourceTable, schema: TableSchema, targ
 
     Args:
         publications: the publications, as `publication_state` says them.
-        table: the source table.
         schema: the lake table that it becomes.
         target: where its files go, with the names and ids of their columns.
 
@@ -210,7 +209,6 @@ def key_condition(connection: psycopg.Connection, table: SourceTable, keys: pa.T
 
     Args:
         connection: to the source; it names types and quotes texts.
-        table: the source table.
         keys: columns ``n<i>`` (typed) and, where needed, ``xn<i>`` (exact text) of the key's i-th column.
     """
     columns = {column.name: column for column in table.columns}

@@ -136,7 +136,6 @@ class CopyRecord:
             table: OID of the source table.
             fingerprint: what its files depend on.
             partitions: as `TableSchema.partitions`.
-            parts: the ranges.
         """
         fields = {"fingerprint": fingerprint, "partitions": partitions}
         if self.ranges is not None:
@@ -149,7 +148,6 @@ class CopyRecord:
         Args:
             table: OID of the source table.
             partitions: as `TableSchema.partitions`, with the new ones.
-            parts: the further ranges.
         """
         self._append({"table": table, "partitions": partitions, "more": [part.as_dict() for part in parts]})
 

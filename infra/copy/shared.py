@@ -59,7 +59,6 @@ def shared_attempt(
         pipeline: the pipeline, whose lock this process has.
         record: with the ranges of these tables.
         snapshot: the snapshot under which they are read.
-        works: the tables.
         states: what `status` reads.
     """
     if record.ranges is None:
@@ -87,7 +86,6 @@ def claims_of(pipeline: OpenPipeline, ranges: DoneRanges) -> RangeClaims:
     """Return this process's claims, which no other pipeline's are taken for.
 
     Args:
-        pipeline: the pipeline.
         ranges: the ranges that are done.
     """
     file = pipeline.file
@@ -171,7 +169,6 @@ class SharedAttempt:
 
         Args:
             work: the table; what this machine has claimed of it is done.
-            crew: of this machine.
             errors: tables that are left out.
 
         Raises:

@@ -123,7 +123,6 @@ class CopyStates:
         """Count a range whose files are on disk.
 
         Args:
-            job: the range.
             machine: which one has copied it, if several may.
         """
         with self._lock:

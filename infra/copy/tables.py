@@ -63,7 +63,6 @@ def published_over(
 
     Args:
         pipeline: the pipeline, with its publications.
-        connection: to the source.
         excluded: schema and name of tables to leave out.
         to_read: their rows are to be read, which this role must be allowed to.
 
@@ -185,7 +184,6 @@ def copy_into(
 
     Args:
         pipeline: the pipeline, with its source.
-        table: the source table.
         snapshot: the snapshot under which it is read.
         target: where the files go, with the names and ids of their columns.
         progress: called with the rows so far.
@@ -235,7 +233,6 @@ def replace_content(
 
     Args:
         pipeline: the pipeline, whose lake stands at the snapshot's LSN.
-        table: the source table.
         snapshot: the snapshot under which it is read.
         progress: called with the rows so far.
 

@@ -63,7 +63,6 @@ def require_own_slot(pipeline: OpenPipeline, state: SlotState, server: ServerIde
     Args:
         pipeline: the pipeline, with its note of an `init` that has not ended.
         state: the slot that has the pipeline's name for it.
-        server: the server that has it.
 
     Raises:
         SlotError: something else made it.

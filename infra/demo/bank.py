@@ -139,7 +139,6 @@ def points(lake: LakeSettings, changelog: Path) -> Iterator[Point]:
     """Yield every consistency point of the lake, oldest first, with the four sums.
 
     Args:
-        lake: the lake.
         changelog: the folder of the batches, which say when their oldest transaction was committed.
     """
     from slotlake.decoder.lsn import parse_lsn

@@ -32,12 +32,6 @@ def lake_of(pipeline: PipelineFile) -> Any:
 def wait_run(client: AirflowClient, dag: str, run: str, step: Step) -> None:
     """Wait for the success of a DAG run, and show the states of its tasks.
 
-    Args:
-        client: of the demo's Airflow.
-        dag: its id.
-        run: the id of the run.
-        step: shows the states.
-
     Raises:
         SetupError: the run failed; the message says why.
     """
@@ -53,9 +47,7 @@ def show_position(client: AirflowClient, pipeline: PipelineFile, step: Step) -> 
     """Show and return the lake's position.
 
     Args:
-        client: of the demo's Airflow.
         pipeline: says where the lake is.
-        step: shows the position.
 
     Raises:
         SetupError: a run of cdc_sync failed; the message says why.

@@ -42,7 +42,6 @@ def reader(folder: Path, warehouse: str, storage: Mapping[str, str]) -> str:
     """Return a program that reads the lake.
 
     Args:
-        folder: the demo's folder.
         warehouse: where the lake's files are.
         storage: the section ``lake.storage`` of the pipeline file; empty for a folder.
     """

@@ -76,7 +76,6 @@ class Step:
         """Show the state of the step.
 
         Args:
-            text: the state.
             done: how much is done; None if unknown.
             total: how much there is to do; None if unknown.
         """

@@ -8,11 +8,7 @@ from slotlake.infra.config.pipeline_file import PipelineFile
 
 
 def data_docs(file: PipelineFile) -> Path | None:
-    """Return the index page that this machine has; None without it.
-
-    Args:
-        file: the pipeline file.
-    """
+    """Return the index page that this machine has; None without it."""
     pages = sorted((file.state_dir / "expectations").glob("gx/uncommitted/data_docs/*/index.html"))
     return pages[0] if pages else None
 
@@ -21,7 +17,6 @@ def page_of(file: PipelineFile, path: str) -> Path | None:
     """Return a page of the Data Docs; None if there is no such page in them.
 
     Args:
-        file: the pipeline file.
         path: from the index page's folder on, as a browser asks for it.
     """
     index = data_docs(file)

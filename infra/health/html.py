@@ -88,7 +88,6 @@ def document(
     Args:
         fleet: pipelines for the table at the top; none of it if there are fewer than two and no ``detailed``.
         detailed: pipelines with a part of their own, each with its pipeline file.
-        version: of slotlake.
         links: addresses; by default only to parts of the same document.
         show_keys: show the keys of differing rows.
         nonce: for the style sheet, if a policy asks for one.

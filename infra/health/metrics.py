@@ -130,7 +130,6 @@ def metrics_text(pipelines: Iterable[Health], version: str) -> str:
 
     Args:
         pipelines: what is known of each.
-        version: of slotlake.
     """
     families = _Families()
     for health in pipelines:

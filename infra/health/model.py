@@ -144,7 +144,6 @@ def health_of(file: PipelineFile, now: float | None = None) -> Health:
     """Read a pipeline's journal.
 
     Args:
-        file: the pipeline file.
         now: the moment, in seconds since 1970; None for now.
     """
     return health_from(file, recorded(file.state_dir), now)
@@ -154,7 +153,6 @@ def health_from(file: PipelineFile, known: Recorded, now: float | None = None) -
     """Return what a journal that was read says.
 
     Args:
-        file: the pipeline file.
         known: what the journal has.
         now: the moment, in seconds since 1970; None for now.
     """

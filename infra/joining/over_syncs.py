@@ -130,7 +130,6 @@ def copy_some(
 
     Args:
         pipeline: a pipeline whose lake has its tables.
-        kind: the kind of the tables.
         ranged: tables that are copied range by range.
         at_once: tables that are copied in one go.
         progress: called with the rows that are copied.
@@ -170,7 +169,6 @@ def give_up(pipeline: OpenPipeline, kind: CopyKind, relation_ids: Collection[int
 
     Args:
         pipeline: the pipeline, with its lake and state folder.
-        kind: the kind of tables.
         relation_ids: OIDs of the tables; None for all of this kind.
 
     Returns:
@@ -200,7 +198,6 @@ def give_up_stale(
 
     Args:
         pipeline: the pipeline, with its lake and state folder.
-        kind: the kind of the tables.
         current_names: OIDs of the tables that are still to be copied → schema and name.
         progress: called with a line for each copy that is given up.
     """

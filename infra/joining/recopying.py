@@ -49,7 +49,6 @@ def copy_more(pipeline: OpenPipeline, tables: Sequence[SourceTable], progress: P
 
     Args:
         pipeline: a pipeline whose lake has these tables.
-        tables: the tables.
         progress: called with the rows that are copied.
 
     Returns:

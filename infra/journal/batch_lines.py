@@ -51,12 +51,7 @@ def merged(entry: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def count_batch(totals: Totals, line: Mapping[str, Any]) -> None:
-    """Add a published batch to the counters.
-
-    Args:
-        totals: the counters.
-        line: the batch's.
-    """
+    """Add a published batch to the counters."""
     add(totals, "batches", 1)
     for name in ("transactions", "changes", "bytes"):
         add(totals, name, line[name])

@@ -52,7 +52,6 @@ def note_applied(
 
     Args:
         state_dir: the pipeline's state folder.
-        batch: the batch.
         seconds: how long that took.
         conflicts: source table → kind of conflict → how many.
     """
@@ -65,7 +64,6 @@ def note_published(state_dir: Path, batch: Batch, seconds: float) -> None:
 
     Args:
         state_dir: the pipeline's state folder.
-        batch: the batch.
         seconds: how long its publication took.
     """
     _add_step(state_dir, batch.name, "publish", seconds, _facts(batch) | {"time": time.time()})

@@ -42,7 +42,6 @@ def note_verification(state_dir: Path, report: Report, more: Mapping[str, Any] |
 
     Args:
         state_dir: the pipeline's state folder.
-        report: the comparison of tables.
         more: ``unresolved``: the tables that differ, whether this verification compared those rows or an
             earlier one; ``rolling``: how much the rolling part covers.
     """

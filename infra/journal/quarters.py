@@ -28,7 +28,6 @@ def add_quarters(folder: Path, lines: Path) -> None:
     """Add the batches of a file to the quarters.
 
     Args:
-        folder: the journal's folder.
         lines: the file of batch lines.
 
     Raises:

@@ -81,12 +81,7 @@ def last_look(state_dir: Path) -> Record:
 
 
 def in_store(look: Record, history: History) -> Recorded:
-    """Return what the objects of a store come to.
-
-    Args:
-        look: the last look.
-        history: the records.
-    """
+    """Return what the objects of a store come to."""
 
     def over_time(seconds: float, since: float) -> tuple[list[Record], list[Record]]:
         sums = history.sums(FINE_SECONDS if seconds <= 3600 else COARSE_SECONDS)

@@ -63,9 +63,6 @@ class StoredJournal:
     def read(self, notes: FreeNotes) -> History:
         """Return all that was noted, as it is now.
 
-        Args:
-            notes: the pipeline's.
-
         Raises:
             OSError: the store does not answer, or the objects are removed faster than they are read.
         """
@@ -86,9 +83,6 @@ class StoredJournal:
 
     def read_look(self, notes: FreeNotes) -> dict[str, Any]:
         """Return the last look; empty if there was none.
-
-        Args:
-            notes: the pipeline's.
 
         Raises:
             OSError: the store does not answer.
@@ -111,9 +105,6 @@ class StoredJournal:
 
 def compact(notes: FreeNotes) -> bool:
     """Put a base in place of the segments that nobody writes any more, if there are many.
-
-    Args:
-        notes: the pipeline's.
 
     Returns:
         Whether it did; another machine may have been first.
@@ -147,9 +138,6 @@ def compact(notes: FreeNotes) -> bool:
 
 def forget(notes: FreeNotes) -> None:
     """Remove all of a pipeline's journal.
-
-    Args:
-        notes: the pipeline's.
 
     Raises:
         OSError: the store does not answer.

@@ -100,7 +100,6 @@ class SharedJournal:
 
         Args:
             look: all of it.
-            sample: its measures.
         """
         with self._lock:
             now = time.clock_gettime(_CLOCK)

@@ -53,8 +53,6 @@ def add(totals: Totals, name: str, amount: float) -> None:
     """Add to a counter without a label.
 
     Args:
-        totals: the counters.
-        name: the counter's name.
         amount: what is added.
     """
     totals[name] = _number(totals.get(name)) + amount
@@ -64,8 +62,6 @@ def add_labelled(totals: Totals, name: str, amounts: Mapping[str, float]) -> Non
     """Add to a counter with one label; a new value of the label is dropped if there are too many already.
 
     Args:
-        totals: the counters.
-        name: the counter's name.
         amounts: value of the label → what is added.
     """
     counter = totals.setdefault(name, {})
@@ -78,9 +74,6 @@ def observe(totals: Totals, name: str, label: str, seconds: float) -> None:
     """Add an observation to a histogram.
 
     Args:
-        totals: the counters.
-        name: the histogram's name.
-        label: the value of its label.
         seconds: what was measured.
     """
     histogram = totals.setdefault(name, {}).get(label, {})
@@ -99,7 +92,6 @@ def add_totals(totals: Totals, more: Mapping[str, Any]) -> None:
     """Add counters to counters; a damaged one adds nothing.
 
     Args:
-        totals: the counters.
         more: what is added.
     """
     for name, value in more.items():

@@ -98,8 +98,6 @@ def copied_since(verified: Mapping[str, Any], name: str, position: int) -> bool:
     """Return whether a table was copied at a later LSN than that of a comparison.
 
     Args:
-        verified: the note.
-        name: the table.
         position: the LSN of the comparison.
     """
     copied = verified.get("copied", {}).get(name)

@@ -39,9 +39,7 @@ def run(python: Path, variables: Mapping[str, str], home: Path, arguments: Seque
     """Run every step, two at a time; print name and time of each, and the output of those that fail.
 
     Args:
-        python: the environment's interpreter.
         variables: the environment variables of the steps.
-        home: the cache folder.
         arguments: of the command; there must be none.
 
     Returns:

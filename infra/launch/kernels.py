@@ -24,8 +24,6 @@ def provide(python: Path, variables: Mapping[str, str], cache: Path) -> None:
     """Compile the kernels of these sources, unless that is done or the caller chose another cache folder.
 
     Args:
-        python: the environment's interpreter.
-        variables: its environment variables.
         cache: slotlake's cache folder.
     """
     if variables.get("NUMBA_CACHE_DIR") != str(cache / "numba"):

@@ -31,7 +31,6 @@ def run(python: Path, variables: Mapping[str, str], home: Path, arguments: Seque
     """Run what is left of the long form; return 1 if a file failed.
 
     Args:
-        python: the environment's interpreter.
         variables: the environment variables of the tests.
         home: the cache folder, which has the notes.
         arguments: of the command, after ``--long``.

@@ -50,7 +50,6 @@ class AirflowClient:
         """Call the REST API and return its answer, read from JSON; None when it answers nothing.
 
         Args:
-            method: the HTTP method.
             path: the path below ``/api/v2``.
             body: what is sent as JSON; None sends nothing.
             query: the query's parameters; a list becomes a repeated parameter.
@@ -113,7 +112,6 @@ class AirflowClient:
         """Make one run for each logical date of a range, as the Backfill button does.
 
         Args:
-            dag: the DAG's id.
             start: the first logical date.
             end: the last logical date, included.
             form: the values of the form's fields.
@@ -147,8 +145,6 @@ class AirflowClient:
         """Wait for the end of a run and return its state, ``success`` or ``failed``.
 
         Args:
-            dag: the DAG's id.
-            run: the run's id.
             seconds_max: how long to wait.
 
         Raises:
@@ -176,8 +172,6 @@ class AirflowClient:
         """Clear tasks of a run, so that they run again.
 
         Args:
-            dag: the DAG's id.
-            run: the run's id.
             tasks: the ids of the tasks; None clears all.
             downstream: also clear the tasks that depend on them.
         """
@@ -196,9 +190,6 @@ class AirflowClient:
         """Return the log of a task as JSON text.
 
         Args:
-            dag: the DAG's id.
-            run: the run's id.
-            task: the task's id.
             attempt: which try, from 1.
         """
         path = f"/dags/{quote(dag)}/dagRuns/{quote(run)}/taskInstances/{quote(task)}/logs/{attempt}"

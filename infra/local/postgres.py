@@ -114,9 +114,7 @@ class EmbeddedPostgres:
         """Return a connection string with the password: for a connection call, never for a command line.
 
         Args:
-            database: the database's name.
             unix_socket: connect by the socket's folder instead of TCP.
-            user: the role.
         """
         host = str(self.socket_folder) if unix_socket else "127.0.0.1"
         name = database.replace("\\", "\\\\").replace("'", "\\'")

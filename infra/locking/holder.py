@@ -9,11 +9,7 @@ from datetime import UTC, datetime
 
 
 def description(step: str) -> dict[str, str]:
-    """Return who this process is and what it does, for those who wait for it.
-
-    Args:
-        step: what it does.
-    """
+    """Return who this process is and what it does, for those who wait for it."""
     since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return {"host": socket.gethostname(), "pid": str(os.getpid()), "since": since, "step": step}
 

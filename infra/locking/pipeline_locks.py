@@ -58,9 +58,6 @@ class PipelineLocks:
     def part(self, part: str) -> Iterator[None]:
         """Have the lock of a part of the work that goes on while steps do.
 
-        Args:
-            part: its name.
-
         Raises:
             BusyError: another run is at the same part.
         """

@@ -85,11 +85,7 @@ class LockPlace:
 
     @classmethod
     def of(cls, file: PipelineFile) -> LockPlace:
-        """Return the place of a pipeline's lock.
-
-        Args:
-            file: the pipeline file.
-        """
+        """Return the place of a pipeline's lock."""
         uri = file.lake_uri()
         if uri.startswith("postgresql"):
             url = make_url(uri).set(drivername="postgresql")
@@ -296,9 +292,6 @@ class SharedLock:
 
 def stay_alive(connection: psycopg.Connection[Any]) -> None:
     """Let a session live as long as its client's machine, and end within half a minute when that is gone.
-
-    Args:
-        connection: of the session.
 
     Raises:
         psycopg.Error: it was lost.

@@ -41,7 +41,6 @@ def note_plan(pipeline: OpenPipeline, report: RecoverReport) -> str:
     """Note a plan in the state folder, in place of an earlier one; return the name to approve it by.
 
     Args:
-        pipeline: the pipeline.
         report: of a recovery that was planned and not carried out.
     """
     outline = _outline(report)
@@ -55,7 +54,6 @@ def require_approved(pipeline: OpenPipeline, name: str, plan_now: Callable[[], R
     """Check that a plan is the one that was approved, and note that it is being carried out.
 
     Args:
-        pipeline: the pipeline.
         name: of the plan that was approved.
         plan_now: makes the plan again; not called if the approved recovery was begun before.
 

@@ -148,7 +148,6 @@ def compare(
     Args:
         connection: of :func:`expectations.source_side.snapshot_session`, or :func:`session_now`.
         point: the read point at which the lake is read.
-        tables: the published tables.
         unreadable: lake tables that cannot be compared, because part of them was lost.
         progress: called with the number of tables that are compared.
         spared: says of a table's trouble whether the table is then left, and the others are compared.

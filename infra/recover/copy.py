@@ -34,7 +34,6 @@ def copy_again(
 
     Args:
         pipeline: the pipeline, whose slot still has all changes.
-        broken: the lake tables.
         progress: called with the rows so far.
 
     Raises:

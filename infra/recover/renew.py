@@ -63,7 +63,6 @@ def renew(
     """Bring the lake to a new slot of the same name.
 
     Args:
-        pipeline: the pipeline.
         broken: lake tables that cannot be compared.
         salvage: batches that wait in the change log are the source's, and are applied first.
         progress: called with a line for each longer step.

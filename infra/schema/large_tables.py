@@ -47,7 +47,6 @@ def resumable_by_size(
 
     Args:
         pipeline: the pipeline, with its source.
-        tables: published tables.
         is_wanted: says by a table's ranges whether it is returned.
     """
     if not resumable(pipeline):
@@ -87,7 +86,6 @@ def replaced_in_place(
 
     Args:
         pipeline: the pipeline, with its source and lake.
-        tables: published tables.
         is_wanted: says by a table's ranges whether it is returned.
     """
     from slotlake.spark.read.point import ReadPoint

@@ -35,7 +35,6 @@ def tables_naming_renamed_objects(
     Args:
         pipeline: the pipeline, with its source.
         mirrors: the tables that the lake follows, by schema and name.
-        batch: the batch.
         snapshot: name of the source's snapshot at which the batch ends; None for the catalog of now.
     """
     texts = _texts(mirrors, batch)

@@ -136,8 +136,6 @@ def leave_out(pipeline: OpenPipeline, errors: Errors, table: SourceTable, error:
 
     Args:
         pipeline: the pipeline, whose file says what stops all.
-        errors: gets the table.
-        table: the table.
         error: why it cannot be copied now.
 
     Raises:

@@ -49,11 +49,7 @@ class Gone:
         return bool(self.begun) or self.returned
 
     def what(self, name: str) -> str:
-        """Return in words what happened to the table.
-
-        Args:
-            name: in the lake.
-        """
+        """Return in words what happened to the table."""
         if not self.dropped:
             return f"{name}, which the pipeline file asks for, could not be begun"
         if self.returned:
@@ -76,7 +72,6 @@ def asked_for(pipeline: OpenPipeline, names: Collection[LakeName]) -> dict[LakeN
     """Return those of these derived tables that the pipeline file asks for, with their source tables.
 
     Args:
-        pipeline: the pipeline.
         names: of derived tables in the lake.
     """
     from slotlake.spark.publish.derived_tables import SUFFIXES
@@ -101,7 +96,6 @@ def note_dropped(pipeline: OpenPipeline, names: Collection[LakeName]) -> None:
     """Note that derived tables were dropped, as far as the pipeline file asks for them.
 
     Args:
-        pipeline: the pipeline.
         names: of derived tables that the lake lacks.
     """
     noted = gone_tables(pipeline)
@@ -114,7 +108,6 @@ def note_in_the_way(pipeline: OpenPipeline, directories: Mapping[LakeName, str])
     """Note which derived tables cannot be begun, because there are files in their directories.
 
     Args:
-        pipeline: the pipeline.
         directories: by derived table; one that is listed and is not among these has none.
     """
     noted = {name: replace(gone, directory="") for name, gone in gone_tables(pipeline).items()}
@@ -125,12 +118,7 @@ def note_in_the_way(pipeline: OpenPipeline, directories: Mapping[LakeName, str])
 
 
 def note_present(pipeline: OpenPipeline, present: Collection[LakeName]) -> None:
-    """Note which tables on the list the lake has again.
-
-    Args:
-        pipeline: the pipeline.
-        present: the lake's tables.
-    """
+    """Note which tables on the list the lake has again."""
     names = {str(name) for name in present} if (noted := gone_tables(pipeline)) else set()
     back = {name: replace(gone, returned=not gone.begun) for name, gone in noted.items() if name in names}
     _write(pipeline, {**noted, **back})
@@ -140,7 +128,6 @@ def note_begun(pipeline: OpenPipeline, names: Collection[str]) -> None:
     """Note that derived tables have begun at the lake's position.
 
     Args:
-        pipeline: the pipeline.
         names: of derived tables in the lake.
     """
     at = format_lsn(pipeline.position())

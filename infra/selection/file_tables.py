@@ -130,12 +130,7 @@ def target_publication(
 
 
 def binary_findings(pipeline: OpenPipeline, connection: psycopg.Connection[Any]) -> list[FileFinding]:
-    """Find the columns because of which `source.binary` is wrong.
-
-    Args:
-        pipeline: the pipeline.
-        connection: to the source.
-    """
+    """Find the columns because of which `source.binary` is wrong."""
     if not pipeline.source.binary:
         return []
     withheld = withheld_columns(connection, pipeline.source.publications, load_types(connection))
@@ -153,8 +148,6 @@ def file_findings(
     """Compare what the pipeline file names with publications and lake.
 
     Args:
-        pipeline: the pipeline.
-        connection: to the source.
         in_lake: the tables that the lake has, and those that are set aside; None before `init`.
         published: the tables that are published, if that is known.
     """
@@ -266,7 +259,6 @@ def adds_by_itself(pipeline: OpenPipeline, publication: str, at_source: Membersh
     """Return whether a sync adds a newly named table to a publication: one that `init` made, and may change.
 
     Args:
-        pipeline: the pipeline.
         publication: the publication that the table would be added to.
         at_source: the table at the source.
         is_own: this role owns the publication.

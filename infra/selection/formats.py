@@ -17,7 +17,6 @@ def other_formats(
     """Return the tables, derived ones included, with their format and the one that the file asks for.
 
     Args:
-        point: the lake's tables.
         only: look only at these mirrors and what is derived from them.
     """
     from slotlake.spark.tables import metadata

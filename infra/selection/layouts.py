@@ -23,7 +23,6 @@ def require_layouts(file: PipelineFile, tables: Iterable[SourceTable]) -> None:
     """Check that tables can be partitioned and sorted as the pipeline file says.
 
     Args:
-        file: the pipeline file.
         tables: as the lake takes them.
 
     Raises:
@@ -87,7 +86,6 @@ def other_layouts(
     """Return the tables, derived ones included, with their layout and the one that the file asks for.
 
     Args:
-        point: the lake's tables.
         only: look only at these mirrors and what is derived from them.
     """
     from slotlake.spark.history.layouts import lake_layout

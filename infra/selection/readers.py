@@ -48,7 +48,6 @@ def reader_findings(file: PipelineFile, tables: Iterable[SourceTable] = ()) -> l
     """Judge the file by what each reader can read that it names.
 
     Args:
-        file: the pipeline file.
         tables: the published tables, if they are known.
     """
     published = list(tables)

@@ -54,11 +54,6 @@ def require_roots(
 ) -> None:
     """Check that each partitioned table that the file names is published through itself.
 
-    Args:
-        file: the pipeline file.
-        connection: to the source.
-        tables: the published tables.
-
     Raises:
         PipelineFileError: partitions are published instead; or the file names a partition of a table that is
             published through its root.

@@ -139,7 +139,6 @@ def refuse_lossy_copy(
     """Check that all copied values fit their columns, where the pipeline file asks for that.
 
     Args:
-        pipeline: the pipeline that copies.
         table: the table that was copied.
         snapshot: the snapshot under which it was read.
         files: the copied files, which name the columns that do not hold a value.

@@ -184,7 +184,6 @@ def fingerprints_at(
 
     Args:
         pipeline: the pipeline, with its source and publications.
-        tables: OIDs of tables.
         snapshot: name of an exported snapshot of the source; None for the catalog of now.
 
     Returns:
@@ -217,7 +216,6 @@ def followed_fingerprints(
 
     Args:
         pipeline: the pipeline, with its source and publications.
-        tables: OIDs of tables.
         snapshot: name of an exported snapshot of the source; None for a catalog that is not older than
             the batch.
         batch_end: LSN at which the batch ends.
@@ -242,7 +240,6 @@ def partitions_below(
 
     Args:
         pipeline: the pipeline, with its source.
-        tables: OIDs of the tables.
         roots: OIDs of partitioned tables.
         snapshot: name of an exported snapshot of the source; None for the catalog of now.
 

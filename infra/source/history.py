@@ -51,7 +51,6 @@ def follow_history(pipeline: OpenPipeline, position: int) -> None:
 
     Args:
         pipeline: the pipeline, with its source, lake and change log.
-        position: the lake's position.
 
     Raises:
         HistoryError: the server does not continue it.
@@ -67,7 +66,6 @@ def upgraded_slot(pipeline: OpenPipeline, position: int, error: AnotherClusterEr
 
     Args:
         pipeline: the pipeline, whose server is of another cluster than its lake.
-        position: the lake's position.
         error: what says so.
 
     Raises:

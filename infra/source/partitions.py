@@ -63,7 +63,6 @@ def partitions_at(
     Args:
         pipeline: the pipeline, with its source.
         snapshot: name of an exported snapshot of the source.
-        tables: published tables.
 
     Returns:
         Table → JSON of its partitions (OID → storage and transaction); "" for a table that has none.

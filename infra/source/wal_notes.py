@@ -115,7 +115,6 @@ def lag_seconds(
 
     Args:
         readings: the readings, the oldest first.
-        position: the lake's position.
         source: the source's WAL position now.
         complete_until: a moment up to which the lake holds all commits, such as that of its newest commit, in
             seconds since 1970; None if none is known.

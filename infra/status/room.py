@@ -24,7 +24,6 @@ def needed_bytes(pipeline: OpenPipeline, tables: Sequence[SourceTable], position
 
     Args:
         pipeline: the pipeline, with its source.
-        tables: the published tables.
         position: the lake's; None before `init`.
 
     Returns:

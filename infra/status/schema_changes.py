@@ -111,7 +111,6 @@ def _table_changes(table: TableSchema, now: SourceTable | None, numbers: dict[st
     """Compare a table of the lake with the source.
 
     Args:
-        table: the lake's.
         now: the source's; None if it is not published.
         numbers: the numbers of the source's columns by name; empty if unknown.
     """

@@ -10,9 +10,6 @@ from slotlake.infra.pipeline_open import OpenPipeline
 def check_spark(pipeline: OpenPipeline) -> str:
     """Look at the Spark that works for a pipeline; return what was seen.
 
-    Args:
-        pipeline: the pipeline.
-
     Raises:
         SetupError: no Java that fits, or the Connect server or the cluster does not answer.
         LakeError: executors of other machines do not write where slotlake reads.

@@ -71,7 +71,6 @@ def validate(path: str | os.PathLike[str], *, remote: str | None = None) -> Vali
     """Check a pipeline file, the source, the lake and this machine; change nothing.
 
     Args:
-        path: the pipeline file.
         remote: a Spark Connect server, as for `OpenPipeline.open`.
     """
     checks = _Checks()

@@ -124,7 +124,6 @@ def alarms_of(
         pressure: what the server says about slots and transactions.
         limits: the thresholds of the pipeline file.
         measured: the lag in seconds, and what :func:`time_left` returns.
-        name: the pipeline's name.
     """
     lag, seconds, setting = measured
     alarms = [] if slot is None else _slot_alarms(slot, limits)

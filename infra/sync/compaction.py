@@ -35,7 +35,6 @@ def confirm_and_compact(pipeline: OpenPipeline, batch: str | None) -> ConfirmRep
     """Confirm the lake's position, then compact the tables that a batch changed.
 
     Args:
-        pipeline: the pipeline.
         batch: the batch's name; None, or one that is not in the change log any more: no table.
     """
     changed = _changed_tables(pipeline, batch)

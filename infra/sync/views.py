@@ -11,9 +11,6 @@ if TYPE_CHECKING:
 def bring_views(lake: LakeSettings) -> None:
     """Make, complete or remove the pinned views of a lake, if no publication has done so yet.
 
-    Args:
-        lake: the lake.
-
     Raises:
         LakeError: a table is where the views are to be, or the catalog cannot be reached, or cannot
             have views.

@@ -68,10 +68,8 @@ def table_changes(
     """Return the changes of one table as the lake takes them.
 
     Args:
-        batch: the batch.
         relations: the table's relation versions with changes, oldest first.
         schema: the table's shape before.
-        sidecar: the batch's sidecar.
         memory_bytes: so much memory may be used.
 
     Raises:
@@ -90,7 +88,6 @@ def raw_slices(
     """Read all changes of one table as the batch has them, slice by slice.
 
     Args:
-        batch: the batch.
         relations: the table's relation versions.
         memory_bytes: so much memory may be used.
     """

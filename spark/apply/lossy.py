@@ -42,13 +42,7 @@ class Lossy:
     tables: Mapping[tuple[str, str], Mapping[str, OnLossy]] = field(default_factory=dict)
 
     def of(self, schema: str, table: str, column: str) -> OnLossy:
-        """Return the choice for a column.
-
-        Args:
-            schema: the source schema.
-            table: the source table.
-            column: the source column.
-        """
+        """Return the choice for a column."""
         own = self.tables.get((schema, table), {})
         return own.get(column, own.get(EVERY, self.default))
 
@@ -65,9 +59,6 @@ def refuse_lossy_batch(
 
     Args:
         lake: the lake that the batch is for.
-        batch: the batch.
-        lossy: the pipeline's choices.
-        sidecar: the batch's sidecar.
 
     Raises:
         ApplyError: the choice for a column is ``fail``, and a new value does not fit it.
@@ -110,7 +101,6 @@ def refuse_lossy(lossy: Lossy, schema: TableSchema, changes: Sequence[Change]) -
     """Check a table's changes before any is staged.
 
     Args:
-        lossy: the pipeline's choices.
         schema: the table's shape after the changes.
         changes: as the lake takes them.
 
@@ -147,9 +137,6 @@ def lossy_value_error(schema: str, table: str, column: str, what: str) -> ApplyE
     """Return the error for a value that must not be stored next to its column; it does not show the value.
 
     Args:
-        schema: the source schema.
-        table: the source table.
-        column: the source column.
         what: what holds the value, and where.
     """
     error = ApplyError(

@@ -76,7 +76,6 @@ class Engine:
         """Return an additional session on the same Spark; it is reused, because a catalog opens slowly.
 
         Args:
-            lake: the lake that it opens.
             number: of the session, from 0.
         """
         with self._lock:
@@ -113,7 +112,6 @@ def run_jobs(engine: Engine, lake: LakeSettings, jobs: Mapping[str, Job[T]]) -> 
     """Run all jobs and return their results, in the order of the jobs.
 
     Args:
-        engine: the sessions.
         lake: the lake; each additional session opens it.
         jobs: name → job.
 

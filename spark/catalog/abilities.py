@@ -141,9 +141,6 @@ def _require_together(lake: LakeSettings, abilities: Abilities) -> None:
 def abilities_of(lake: LakeSettings) -> Abilities:
     """Return what the server of a lake can do; it is asked once per process.
 
-    Args:
-        lake: the lake.
-
     Raises:
         LakeError: the server cannot be reached, or lets this user make no tables.
     """

@@ -149,7 +149,6 @@ class Catalog(ABC):
 
         Args:
             table: the table as it was read.
-            metadata: its next metadata.
             rename: its new name; None: it keeps its name.
         """
 
@@ -181,7 +180,6 @@ class Catalog(ABC):
 
         Args:
             name: the table; the catalog has none of that name.
-            location: of the metadata file.
         """
         self.iceberg.register_table((name.namespace, name.table), location)
 
@@ -193,18 +191,10 @@ class Catalog(ABC):
         """
 
     def make_room_for_columns(self, name: LakeName) -> None:  # noqa: B027  (only a Metastore has to)
-        """Let Spark change a table's columns next, where the catalog's entry would refuse other types.
-
-        Args:
-            name: the table.
-        """
+        """Let Spark change a table's columns next, where the catalog's entry would refuse other types."""
 
     def files_of(self, name: LakeName) -> Collection[str]:
-        """Return the locations of files in a table's folder that only the catalog needs.
-
-        Args:
-            name: the table.
-        """
+        """Return the locations of files in a table's folder that only the catalog needs."""
         del name
         return ()
 
@@ -246,11 +236,6 @@ def moved_by_another(name: LakeName, lake: LakeSettings) -> PointerMovedError:
 
 def require_own(name: LakeName, properties: Mapping[str, str], pipeline: str) -> None:
     """Require that a table that is being filled is this pipeline's, before it is dropped.
-
-    Args:
-        name: the table.
-        properties: its properties.
-        pipeline: this pipeline's name.
 
     Raises:
         LakeError: it is another pipeline's.

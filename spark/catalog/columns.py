@@ -23,11 +23,7 @@ _FIXED: Final = re.compile(r"fixed\[\d+\]")
 
 
 def columns(metadata: Metadata) -> list[tuple[str, str, str]]:
-    """Name, type and comment of a table's columns, in order.
-
-    Args:
-        metadata: of the table.
-    """
+    """Name, type and comment of a table's columns, in order."""
     schema = next(s for s in metadata["schemas"] if s["schema-id"] == metadata["current-schema-id"])
     return [(field["name"], type_name(field["type"]), field.get("doc", "")) for field in schema["fields"]]
 

@@ -19,7 +19,6 @@ def fenced(lake: LakeSettings, require_lock: Callable[[], None]) -> Iterator[Non
     """Inside the block, ask before each change of a lake's tables.
 
     Args:
-        lake: the lake.
         require_lock: raises if the lock was lost.
     """
     _questions[_key(lake)] = require_lock

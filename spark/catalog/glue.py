@@ -111,8 +111,6 @@ class GluePointers(MetastorePointers):
         """Make an entry.
 
         Args:
-            name: of the table.
-            metadata: its metadata.
             location: where that is written.
 
         Raises:
@@ -131,7 +129,6 @@ class GluePointers(MetastorePointers):
         """Change an entry, if it still has the version that was read.
 
         Args:
-            name: of the table.
             entry: as it was read.
             move: what the entry becomes.
 

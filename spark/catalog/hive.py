@@ -168,8 +168,6 @@ class HivePointers(MetastorePointers):
         """Make an entry.
 
         Args:
-            name: of the table.
-            metadata: its metadata.
             location: where that is written.
 
         Raises:
@@ -196,7 +194,6 @@ class HivePointers(MetastorePointers):
         """Change an entry; it is locked, and was read under the lock.
 
         Args:
-            name: of the table.
             entry: as it was read.
             move: what the entry becomes.
 
@@ -225,9 +222,6 @@ class HivePointers(MetastorePointers):
 
         Spark writes the columns with its change; no field could be added to a struct, which a change log has,
         otherwise.
-
-        Args:
-            name: the table.
 
         Raises:
             PointerMovedError: somebody else changes it.

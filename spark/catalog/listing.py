@@ -79,7 +79,6 @@ def listing_of_texts(lake: LakeSettings, texts: PointerTexts) -> Listing | None:
     """Return the listing that a look at the catalog gives; the same as before, if nothing has changed.
 
     Args:
-        lake: the lake.
         texts: of all tables in the catalog.
 
     Returns:
@@ -108,7 +107,6 @@ def listing_of_rows(lake: LakeSettings, rows: list[Row]) -> Listing:
     """Return the listing that a look at the catalog gives; the same as before, if nothing has changed.
 
     Args:
-        lake: the lake.
         rows: namespace, table and metadata location of all tables in the catalog.
     """
     with _lock:
@@ -123,7 +121,6 @@ def listing_of_pointers(lake: LakeSettings, pointers: Mapping[LakeName, str]) ->
     """Return the listing of a catalog that gives pointers one by one.
 
     Args:
-        lake: the lake.
         pointers: of all tables; `commits` is read first, so that no table is older than it says.
     """
     if pointers.get(LakeName(lake.namespace, COMMITS)) is None:

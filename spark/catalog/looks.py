@@ -77,7 +77,6 @@ def remembered(lake: LakeSettings, head: int | None) -> Mapping[LakeName, str | 
     """Return the last look's pointers, None for tables to be read anew; None if there is no look to use.
 
     Args:
-        lake: the lake.
         head: the snapshot of `commits` now.
     """
     look = _usable(lake, head)
@@ -90,7 +89,6 @@ def names(lake: LakeSettings, head: int | None) -> frozenset[LakeName] | None:
     Whatever this process makes, renames or drops ends a look (:func:`forget_all`).
 
     Args:
-        lake: the lake.
         head: the snapshot of `commits` now.
     """
     look = _usable(lake, head) if is_sparing() else None
@@ -107,7 +105,6 @@ def remember(
     """Remember a look at all tables, if they are many.
 
     Args:
-        lake: the lake.
         head: the snapshot of `commits`.
         pointers: table → metadata location.
         names: of all tables, those being filled among them.
@@ -129,8 +126,6 @@ def forget(lake: LakeSettings, names: Collection[LakeName], head: int | None = N
     """Note that this process has changed tables: they are read anew at the next look.
 
     Args:
-        lake: the lake.
-        names: the tables.
         head: the snapshot of `commits` since, if it is another.
     """
     _change(lake, dict.fromkeys(names), head)

@@ -92,8 +92,6 @@ class MetastorePointers(Catalog):
         """Make an entry.
 
         Args:
-            name: of the table.
-            metadata: its metadata.
             location: where that is written.
 
         Raises:
@@ -105,7 +103,6 @@ class MetastorePointers(Catalog):
         """Change an entry, if it is still what was read.
 
         Args:
-            name: of the table.
             entry: as it was read.
             move: what the entry becomes.
 
@@ -160,7 +157,6 @@ class MetastorePointers(Catalog):
 
         Args:
             table: the table as it was read.
-            metadata: its next metadata.
             rename: its new name; None: it keeps its name.
 
         Raises:
@@ -222,10 +218,6 @@ class MetastorePointers(Catalog):
 
     def add(self, name: LakeName, location: str) -> None:
         """Make an entry for a metadata file that is there; pyiceberg does not know all types in it.
-
-        Args:
-            name: the table's name.
-            location: of the metadata file.
 
         Raises:
             LakeError: the catalog cannot have a table of that name, or has one.

@@ -43,19 +43,12 @@ class Entries(Protocol):
         """Return the names of all namespaces that can be this lake's."""
 
     def create(self, name: LakeName, metadata: Metadata, location: str) -> None:
-        """Make an entry.
-
-        Args:
-            name: of the table.
-            metadata: its metadata.
-            location: where that is.
-        """
+        """Make an entry."""
 
     def swap(self, name: LakeName, entry: Entry, move: Move) -> None:
         """Change an entry.
 
         Args:
-            name: of the table.
             entry: as it was read.
             move: what the entry becomes.
         """
@@ -116,8 +109,6 @@ class MetastoreViews:
         """Make a view what a table is now; of a table that is not there, nothing.
 
         Args:
-            view: its name.
-            table: the table.
             new: whether the view is not there yet.
 
         Raises:

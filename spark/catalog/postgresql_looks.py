@@ -73,7 +73,6 @@ class PostgresqlLooks:
         """Return the pointers of all tables, of which only the parts are read that have changed.
 
         Args:
-            session: the driver's connection.
             ask: asks over it, outside of a transaction that has changed anything.
             asked: ``catalog``: its name, and ``owner``: the property that marks namespaces of views; the
                 same each time.
@@ -109,10 +108,5 @@ _looks: dict[tuple[str, str], PostgresqlLooks] = {}
 
 
 def looks_at(uri: str, catalog: str) -> PostgresqlLooks:
-    """Return what this process remembers of a catalog.
-
-    Args:
-        uri: the catalog's address.
-        catalog: its name.
-    """
+    """Return what this process remembers of a catalog."""
     return _looks.setdefault((uri, catalog), PostgresqlLooks())

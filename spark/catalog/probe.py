@@ -54,9 +54,6 @@ def probe_catalog(lake: LakeSettings) -> bool:
 def rest_words(lake: LakeSettings) -> str:
     """Return in a line what the server of a REST catalog can do.
 
-    Args:
-        lake: the lake.
-
     Raises:
         LakeError: the server cannot be reached.
     """

@@ -70,8 +70,6 @@ class ViewPlaces(Protocol):
         """Make a view what a table is now; of a table that is not there, nothing.
 
         Args:
-            view: its name.
-            table: the table.
             new: whether the view is not there yet.
         """
 
@@ -101,11 +99,7 @@ class RegisteredViews:
         return [space for space in spaces if space is not None]
 
     def locations(self, table: LakeName) -> list[str]:
-        """Return the metadata files by which views show a table.
-
-        Args:
-            table: its name.
-        """
+        """Return the metadata files by which views show a table."""
         spaces = [space.name for space in self.namespaces() if space.base == table.namespace]
         read = (self._places.location(LakeName(space, table.table)) for space in spaces)
         return [location for location in read if location is not None]
@@ -143,11 +137,7 @@ class RegisteredViews:
             self._bring(position, tags(commits).keys(), None, None)
 
     def forget_tables(self, names: Collection[LakeName]) -> None:
-        """Remove the views of tables that leave the catalog, and namespaces that are empty then.
-
-        Args:
-            names: of the tables.
-        """
+        """Remove the views of tables that leave the catalog, and namespaces that are empty then."""
         names = [name for name in names if not is_copying(name.namespace)]
         for space in self.namespaces() if names else ():
             of_base = [LakeName(space.name, name.table) for name in names if name.namespace == space.base]
@@ -169,9 +159,6 @@ class RegisteredViews:
 
     def require_outside(self, names: Collection[LakeName]) -> None:
         """Require that new tables do not go into namespaces of views.
-
-        Args:
-            names: of the tables.
 
         Raises:
             LakeError: one would.
@@ -201,9 +188,7 @@ class RegisteredViews:
         """Bring all views to a point.
 
         Args:
-            position: the point.
             tagged: the points that are kept.
-            before: the point before it.
             changed: what changed since; None: that is not known.
         """
         spaces = {space.name: space for space in self.namespaces()}

@@ -93,7 +93,6 @@ class RestPointers(Catalog):
 
         Args:
             table: the table as it was read.
-            metadata: its next metadata.
             rename: its new name; None: it keeps its name.
         """
         return Move(table, metadata, "", rename)
@@ -233,9 +232,6 @@ class RestPointers(Catalog):
 
         The metadata in the answer is used: it is not fetched again.  So are the storage's address and the
         keys that the server lends for the table's files.
-
-        Args:
-            name: the table.
         """
         with explained(self.lake):
             answer = self._rest.get(table_path(name))
@@ -328,11 +324,6 @@ def _name(of: Change) -> LakeName:
 
 def require_done(answer: Response, names: Sequence[LakeName], lake: LakeSettings) -> None:
     """See that the server has done what it was asked for.
-
-    Args:
-        answer: its answer.
-        names: the tables.
-        lake: the lake.
 
     Raises:
         PointerMovedError: a table is no longer what a change requires.

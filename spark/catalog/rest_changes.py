@@ -66,11 +66,8 @@ def creation_of(
     """What makes a new table.
 
     Args:
-        name: its name.
         metadata: the shape, the format and the location that it gets.
-        table_uuid: its identity.
         properties: all that it gets.
-        content: further changes.
     """
     schema = next(s for s in metadata["schemas"] if s["schema-id"] == metadata["current-schema-id"])
     order = next(o for o in metadata["sort-orders"] if o["order-id"] == metadata["default-sort-order-id"])

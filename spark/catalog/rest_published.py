@@ -36,10 +36,8 @@ def published_change(name: LakeName, server: Metadata, after: Metadata, location
     """What makes the server's table show a table as it is to be.
 
     Args:
-        name: the table.
         server: its metadata as the server has it; the change fails if its main is elsewhere by then.
         after: its whole metadata, as it is to be.
-        location: where that is.
     """
     main = catalog_metadata.ref(server, MAIN)
     moves_main = catalog_metadata.ref(after, MAIN) != main
@@ -96,9 +94,7 @@ def shown_change(name: LakeName, shown: Metadata, table: Metadata) -> Change:
     """What makes a view that follows a table show what the table is now; no updates: it does.
 
     Args:
-        name: of the view.
         shown: the view's metadata; the change fails if its main is elsewhere by then.
-        table: the table's.
     """
     main, wanted = catalog_metadata.ref(shown, MAIN), catalog_metadata.ref(table, MAIN)
     ours, theirs = (

@@ -118,7 +118,6 @@ class RestServer(RestCatalog):
 
         Args:
             path: within the catalog.
-            body: as JSON.
         """
         answer: Response = self._session.post(self.url(path, prefixed=True), json=body)
         return answer
@@ -212,7 +211,6 @@ def denied(lake: LakeSettings, status: int) -> LakeError:
     """Return the error of a server that does not let us in.
 
     Args:
-        lake: the lake.
         status: the status of its answer: 401 and 419 say that it does not know us, 403 that we may not.
     """
     if status == _FORBIDDEN:

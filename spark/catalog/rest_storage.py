@@ -39,9 +39,7 @@ class TableStorage:
         """Take over what the server says about the storage of a table.
 
         Args:
-            name: the table.
             location: where its files are.
-            content: the server's answer.
         """
         if not Location(location).is_in_bucket:
             return

@@ -99,8 +99,6 @@ class RestViews:
         """Make a view what a table is now; of a table that is not there, nothing.
 
         Args:
-            view: its name.
-            table: the table.
             new: whether the view is not there yet.
 
         Raises:
@@ -155,13 +153,7 @@ class RestViews:
 
 
 def register(server: RestServer, name: LakeName, location: str) -> Response:
-    """Ask a server to give a metadata file a name, and return its answer.
-
-    Args:
-        server: the session.
-        name: the name.
-        location: of the metadata file.
-    """
+    """Ask a server to give a metadata file a name, and return its answer."""
     path = f"namespaces/{quote(name.namespace, safe='')}/register"
     return server.post(path, {"name": name.table, "metadata-location": location})
 

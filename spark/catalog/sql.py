@@ -201,7 +201,6 @@ class SqlPointers(Catalog):
 
         Args:
             table: the table as it was read.
-            metadata: its next metadata.
             rename: its new name; None: it keeps its name.
         """
         return Move(table, metadata, catalog_metadata.write_next(metadata, table.location), rename)

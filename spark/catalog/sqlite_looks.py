@@ -113,9 +113,6 @@ _connections = _Connections()
 def texts_of_file(lake: LakeSettings) -> PointerTexts | None:
     """Return the pointers of all tables, read again if anything in the file has changed.
 
-    Args:
-        lake: the lake.
-
     Returns:
         The pointers; None if the catalog is not a plain SQLite file that can be read.
     """

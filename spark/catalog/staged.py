@@ -98,7 +98,6 @@ class StagedCatalog(Catalog):
 
         Args:
             table: the table as it was read.
-            metadata: its next metadata.
             rename: its new name; None: it keeps its name.
         """
         return self._staging.prepared(table, metadata, rename)

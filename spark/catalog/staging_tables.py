@@ -34,11 +34,7 @@ class StagingTables(SqlPointers):
     """One connection pool to the catalog."""
 
     def entry(self, name: LakeName) -> Entry | None:
-        """Return a table's entry; None if it has none.
-
-        Args:
-            name: the table.
-        """
+        """Return a table's entry; None if it has none."""
         pointer = select(_TABLES.metadata_location).where(*self._is(name))
         base = select(_PROPERTIES.property_value).where(*self._is_base(name))
         with self._transaction() as connection:
@@ -62,9 +58,6 @@ class StagingTables(SqlPointers):
 
     def move_internally(self, moves: Sequence[Move]) -> None:
         """Move pointers of tables that stay where they are published; all of them, or none.
-
-        Args:
-            moves: the moves.
 
         Raises:
             PointerMovedError: a table is no longer what it was when read.

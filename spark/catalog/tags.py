@@ -47,7 +47,6 @@ def tagged(metadata: Metadata, before: Metadata, position: int, keep_positions: 
     Args:
         metadata: the table as the point leaves it.
         before: the table as it was; empty if the point made it.
-        position: the point's.
         keep_positions: positions of all points that are kept, this one among them if it is.
     """
     tags_by_position = tags(metadata)

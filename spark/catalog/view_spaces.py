@@ -38,13 +38,7 @@ def is_following(name: str) -> bool:
 
 
 def space_of(name: str, properties: Mapping[str, str], lake_namespace: str) -> ViewNamespace | None:
-    """Return the namespace of views that these properties mark; None if it is none of this lake.
-
-    Args:
-        name: of the namespace.
-        properties: its properties.
-        lake_namespace: the lake's namespace.
-    """
+    """Return the namespace of views that these properties mark; None if it is none of this lake."""
     base = _NAME.fullmatch(name)
     if base is None or properties.get(OWNER) != lake_namespace:
         return None
@@ -53,12 +47,7 @@ def space_of(name: str, properties: Mapping[str, str], lake_namespace: str) -> V
 
 
 def point_namespace(base: str, position: int) -> str:
-    """Return the name of the namespace that stays at a point; the name of a later point is greater.
-
-    Args:
-        base: the namespace of the tables.
-        position: the point.
-    """
+    """Return the name of the namespace that stays at a point; the name of a later point is greater."""
     return f"{base}{VIEWS_SUFFIX}_{position >> 32:08x}_{position & 0xFFFFFFFF:08x}"
 
 
@@ -71,9 +60,7 @@ def staying(
     follow each other so quickly that all kept points are younger than that, there are still some.
 
     Args:
-        spaces: the namespaces of views.
         tagged: the points that are kept.
-        position: the point.
         now: in seconds since 1970.
         count: how many points are kept at most.
     """
@@ -91,7 +78,6 @@ def by_base(names: Iterable[LakeName], lake_namespace: str) -> dict[str, list[La
 
     Args:
         names: of all tables; a pipeline may have a namespace that begins like ours.
-        lake_namespace: the lake's namespace.
     """
     tables: dict[str, list[LakeName]] = {}
     for name in sorted(names):
@@ -105,12 +91,7 @@ def by_base(names: Iterable[LakeName], lake_namespace: str) -> dict[str, list[La
 
 
 def tables_where_views_are_to_be(space: str, place: str) -> LakeError:
-    """Return the error of a namespace that views need and tables have.
-
-    Args:
-        space: the namespace.
-        place: the catalog.
-    """
+    """Return the error of a namespace that views need and tables have."""
     return LakeError(
         "there are tables in the namespace that lake.views needs; nothing was changed",
         where=f"namespace {space} in {place}",

@@ -49,12 +49,7 @@ def marked(catalog: str) -> Select[tuple[str]]:
 
 
 def view_namespaces(connection: Connection, lake: LakeSettings) -> list[ViewNamespace]:
-    """Return the namespaces of views of a lake, by name.
-
-    Args:
-        connection: to the catalog.
-        lake: the lake.
-    """
+    """Return the namespaces of views of a lake, by name."""
     keys = (OWNER, POINT, MADE)
     query = select(_SPACES.namespace, _SPACES.property_key, _SPACES.property_value).where(
         _SPACES.catalog_name == lake.catalog, _SPACES.property_key.in_(keys)
@@ -73,7 +68,6 @@ def follow(
 
     Args:
         connection: to the catalog, in that transaction.
-        lake: the lake.
         targets: what the moved tables are called now.
         commits: the metadata of the table `commits`, if it was moved.
 
@@ -116,13 +110,7 @@ def require_free(connection: Connection, lake: LakeSettings) -> None:
 
 
 def forget(connection: Connection, lake: LakeSettings, names: Collection[str]) -> None:
-    """Remove namespaces of views with all that is in them.
-
-    Args:
-        connection: to the catalog.
-        lake: the lake.
-        names: of the namespaces.
-    """
+    """Remove namespaces of views with all that is in them."""
     if not names:
         return
     for table, column in ((IcebergTables, _TABLES), (IcebergNamespaceProperties, _SPACES)):
@@ -132,13 +120,7 @@ def forget(connection: Connection, lake: LakeSettings, names: Collection[str]) -
 
 
 def forget_tables(connection: Connection, lake: LakeSettings, names: Sequence[LakeName]) -> None:
-    """Remove the views of tables that leave the catalog, and namespaces that are empty then.
-
-    Args:
-        connection: to the catalog.
-        lake: the lake.
-        names: of the tables.
-    """
+    """Remove the views of tables that leave the catalog, and namespaces that are empty then."""
     spaces = view_namespaces(connection, lake)
     dropped = set(names)
     for space in spaces:
@@ -151,13 +133,7 @@ def forget_tables(connection: Connection, lake: LakeSettings, names: Sequence[La
 
 
 def locations(connection: Connection, lake: LakeSettings, name: LakeName) -> list[str]:
-    """Return the metadata files by which views show a table.
-
-    Args:
-        connection: to the catalog.
-        lake: the lake.
-        name: of the table.
-    """
+    """Return the metadata files by which views show a table."""
     names = [space.name for space in view_namespaces(connection, lake) if space.base == name.namespace]
     query = select(_TABLES.metadata_location).where(
         _TABLES.catalog_name == lake.catalog,

@@ -68,10 +68,7 @@ class Amendment:
         """Make an empty directory for the new rows.
 
         Args:
-            session: runs the statements.
-            lake: the lake.
             pipeline: the pipeline that the table must belong to.
-            name: the lake table.
 
         Raises:
             LakeError: the lake has no such table, or it is not this pipeline's.

@@ -157,9 +157,6 @@ def description_of_files(metadata: Metadata) -> Describe:
     """Return what makes a manifest's description of a file: of its location, footer, size and partition.
 
     A file that has a partition, also an empty one, is sorted as the table is.
-
-    Args:
-        metadata: the table's metadata.
     """
     schema = Schema.model_validate(_current(metadata))
     # Numbers of rows may stand in a file, and are no column of the table.

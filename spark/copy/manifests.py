@@ -134,7 +134,6 @@ def entry_schema(version: Format, schema: Schema, spec: PartitionSpec) -> Schema
     """The schema of a manifest's entries.
 
     Args:
-        schema: the table's.
         spec: what the manifest's files are partitioned by.
     """
     data_file = data_file_with_partition(spec.partition_type(schema), version)
@@ -203,7 +202,6 @@ def write_list(version: Format, snapshot: Metadata, manifests: list[ManifestFile
     a table came from format 2, those of before.
 
     Args:
-        version: the table's format.
         snapshot: names the list; in format 3 it says the first new number of a row.
         manifests: the new one, then those of before.
     """

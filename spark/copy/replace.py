@@ -77,8 +77,6 @@ class Replacement:
         """Make an empty directory for the files.
 
         Args:
-            session: runs the statements.
-            lake: the lake.
             pipeline: the pipeline that the table must belong to.
             schema: the table as it will be in the lake.
 
@@ -133,8 +131,6 @@ def publish_wider_columns(
     """Publish another shape of a table, whose columns only became wider, with the rows that it has.
 
     Args:
-        session: runs the statements.
-        lake: the lake.
         point: as for :class:`Replacement`.
         schema: the table's new shape.
 
@@ -162,8 +158,6 @@ def insert_rows(
 
     Args:
         work: the table to fill.
-        table_copy: the copy.
-        schema: the table's shape.
         companions: lake names of the exact-text columns that the table has.
         stale: keys whose rows come from the target's ``again``; None: all rows are as copied.
     """

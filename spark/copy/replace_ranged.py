@@ -165,8 +165,6 @@ def remove_ranges(lake: LakeSettings, names: Collection[LakeName], purpose: str 
     """Remove all that is copied of these tables.
 
     Args:
-        lake: the lake.
-        names: the tables.
         purpose: as of a `RangedReplacement`.
     """
     for name in names:

@@ -183,7 +183,6 @@ def write_parquet(rows: pa.Table, to: Path | BinaryIO, compression: str) -> None
 
     Args:
         rows: with their field ids.
-        to: the file.
         compression: as Arrow names it.
     """
     columns: Any = bounded(rows.schema)
@@ -203,7 +202,6 @@ def by_partition(rows: pa.Table, layout: Layout) -> list[tuple[tuple[Any, ...], 
 
     Args:
         rows: with the table's own names of columns; more columns go with them.
-        layout: the table's.
 
     Raises:
         PartitionError: there are too many partitions, or a manifest cannot hold one.

@@ -63,7 +63,6 @@ def key_condition(
 
     Args:
         directory: for a file with the keys, which the caller removes.
-        columns: of the key.
         keys: as `delete_rows` takes them.
         names: how ``t`` calls the columns, and those with their exact text, if it has them.
     """

@@ -25,8 +25,6 @@ def bag_places(live: Live, reading: Reading, wanted: Sequence[KeyColumn]) -> lis
     """Find all live rows that are equal to some rows.
 
     Args:
-        live: the files of the snapshot.
-        reading: of the same files.
         wanted: all columns, with the rows that are looked for, each once.
 
     Returns:

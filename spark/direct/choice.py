@@ -44,9 +44,7 @@ def require_suitable(work: Work, schema: TableSchema, parts: Sequence[SegmentFol
     """Require that a batch of a table can be staged without Spark, as far as no file says.
 
     Args:
-        work: the table.
         schema: its shape after the changes.
-        parts: the changes.
         filled: columns get a constant in all rows first.
 
     Raises:
@@ -81,11 +79,7 @@ def _files(metadata: Metadata) -> int:
 
 
 def is_unusual(metadata: Metadata) -> bool:
-    """Return whether a table's files are written in a way that only Iceberg's own writers know.
-
-    Args:
-        metadata: the table's metadata.
-    """
+    """Return whether a table's files are written in a way that only Iceberg's own writers know."""
     properties = metadata.get("properties", {})
     return (
         any(name.startswith(_UNKNOWN) for name in properties)

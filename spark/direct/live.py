@@ -132,10 +132,6 @@ _remembered = _Remembered()
 def live_files(metadata: Metadata, snapshot: Metadata | None) -> Live:
     """Read which files a snapshot has.
 
-    Args:
-        metadata: the table's metadata.
-        snapshot: one of its snapshots.
-
     Raises:
         UnsuitableError: rows are deleted by other means than vectors.
         LakeError: a file cannot be read.

@@ -34,7 +34,6 @@ def files_to_pack(live: Live, spec: int) -> list[str]:
     """Return the data files whose rows are to be written again with a batch's.
 
     Args:
-        live: the files of the snapshot.
         spec: the number of the partition spec that files are written by now.
     """
     partitions: dict[str, list[LiveFile]] = {}
@@ -75,8 +74,6 @@ def with_packed(
     """Return a batch's rows, and after them the live rows of these files with their numbers.
 
     Args:
-        rows: of the batch.
-        reading: of the files.
         files: data files; rows of them have numbers.
         deleted: all positions that are deleted from then on, of files that lose a row with the batch.
 

@@ -72,8 +72,6 @@ def places_of(live: Live, reading: Reading, key: Sequence[KeyColumn]) -> Places:
     """Find the rows of some keys.
 
     Args:
-        live: the files of the snapshot.
-        reading: of the same files.
         key: the columns, with the keys that are looked for, each once.
 
     Raises:
@@ -97,7 +95,6 @@ def candidates(live: Live, key: Sequence[KeyColumn]) -> list[str]:
     """Return the data files that may have a live row of one of the keys.
 
     Args:
-        live: the files of the snapshot.
         key: the columns, with the keys that are looked for.
     """
     bounded = [(column, _comparable(column.values)) for column in key if not column.values.null_count]

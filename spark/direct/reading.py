@@ -48,9 +48,6 @@ class Reading:
     def ahead(self, locations: Sequence[str]) -> None:
         """Read small data files, and the vectors of these files, several at a time.
 
-        Args:
-            locations: of data files.
-
         Raises:
             LakeError: one cannot be read.
         """
@@ -82,7 +79,6 @@ class Reading:
         """Return columns of a data file by field id, also of rows that are deleted; NULL if it lacks one.
 
         Args:
-            location: the data file.
             kinds: the type that each is to have, by field id.
 
         Raises:
@@ -97,9 +93,7 @@ class Reading:
         """Return columns of some rows of a data file by field id, with no more in memory than these rows.
 
         Args:
-            location: the data file.
             kinds: the type that each column is to have, by field id.
-            positions: of the rows.
 
         Raises:
             LakeError: the file cannot be read, or a column's values do not fit the type.
@@ -115,7 +109,6 @@ class Reading:
         """Yield columns of a data file by field id, with the number of their first row; large rows singly.
 
         Args:
-            location: the data file.
             kinds: the type that each column is to have, by field id.
 
         Raises:
@@ -139,7 +132,6 @@ class Reading:
         """Return how many bytes columns of a data file take in memory, on average of its rows.
 
         Args:
-            location: the data file.
             kinds: the columns, by field id.
         """
         with self._open_file(location) as file:
@@ -219,7 +211,6 @@ def one_array(values: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array
     """Return values as one array of a type.
 
     Args:
-        values: the values.
         kind: a type that all of them fit.
     """
     whole: Any = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values

@@ -74,7 +74,6 @@ class Rewritten:
         """Make the new files the table's, in place of the old ones; return how many old files are left.
 
         Args:
-            catalog: the lake's catalog.
             present: the table as it is now; nothing is staged.
 
         Raises:
@@ -125,9 +124,6 @@ def rewrite_apart(
     """Write files of a table anew, without their deleted rows; the table stays as it is.
 
     Args:
-        session: does so.
-        lake: the lake.
-        table: the table.
         options: of Iceberg's ``rewrite_data_files``; they say which files.
 
     Returns:
@@ -173,7 +169,6 @@ def forget_clones(lake: LakeSettings, pipeline: str) -> None:
 
     Args:
         lake: the lake; no other run rewrites its files.
-        pipeline: the pipeline.
     """
     if lake.is_rest or lake.is_metastore:
         return

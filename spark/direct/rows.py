@@ -64,7 +64,6 @@ def written_rows(target: Target, old: Old) -> _Numbers:
 
     Args:
         target: the table and the fold.
-        old: the lake's rows.
     """
     rows = target.fold.rows
     if "action" not in rows.column_names:
@@ -81,9 +80,7 @@ def new_rows(
     """Yield the rows that are to be written, with their numbers where they have some: one piece at least.
 
     Args:
-        metadata: the table's metadata.
         target: the table and the fold.
-        old: the lake's rows.
         reading: of the files in which they are.
         written: which folded rows come to stand in the table.
 
@@ -130,7 +127,6 @@ def with_numbers(rows: pa.Table, numbers: pa.Array, updated: pa.Array | None) ->
     """Return rows with their numbers, if any has one.
 
     Args:
-        rows: the rows.
         numbers: NULL for a new row.
         updated: the sequence number of each row's last change; NULL, and None: that of the new file.
     """
@@ -145,10 +141,6 @@ def with_numbers(rows: pa.Table, numbers: pa.Array, updated: pa.Array | None) ->
 
 def row_numbers(reading: Reading, places: Places) -> pa.Array:
     """Return the numbers of the lake's rows; NULL for a place that is none.
-
-    Args:
-        reading: of their files.
-        places: of the rows.
 
     Raises:
         UnsuitableError: rows have no numbers, as after a change of the table's format.

@@ -94,7 +94,6 @@ def with_snapshot(metadata: Metadata, live: Live, change: Change, entries: Mappi
     """Write a snapshot's files; return the table's metadata with it, as the head of the branch ``stage``.
 
     Args:
-        metadata: the table's metadata.
         live: the files of the snapshot that ``stage`` points at.
         change: what the new one changes.
         entries: what else its summary says.
@@ -109,8 +108,6 @@ def with_packed_files(metadata: Metadata, live: Live, change: Change) -> Metadat
     """Write a snapshot with the same rows in other files; return the metadata with it as ``main``.
 
     Args:
-        metadata: the table's metadata.
-        live: the files of its main.
         change: the rows of the files that leave, with their numbers.
 
     Raises:
@@ -123,8 +120,6 @@ def with_replaced(metadata: Metadata, live: Live, new: Sequence[LiveFile], old: 
     """Write a snapshot that has other files with the same rows; return the metadata with it as ``main``.
 
     Args:
-        metadata: the table's metadata.
-        live: the files of its main.
         new: data files with the rows of the old ones that are not deleted, and with the rows' numbers.
         old: locations of data files, which leave with their vectors.
 

@@ -64,7 +64,6 @@ def stage_directly(
     Args:
         work: the table; nothing is staged of it.
         schema: its shape after the changes.
-        parts: the changes.
         choice: what to do with a conflict.
         filled: columns get a constant in all rows first.
 

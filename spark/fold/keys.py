@@ -41,7 +41,6 @@ def codes_of(columns: Sequence[Values], has_old: Array, *, one_zero: bool = True
     """Number the keys of all changes.
 
     Args:
-        columns: the key columns.
         has_old: bool per change, whether it has an old tuple.
         one_zero: -0 and 0 are the same.
     """

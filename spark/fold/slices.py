@@ -55,11 +55,7 @@ class ChangeSlice:
 
 
 def weight(rows: pa.Table) -> int:
-    """Return about how many bytes folding changes takes per copy of them that is made.
-
-    Args:
-        rows: the changes.
-    """
+    """Return about how many bytes folding changes takes per copy of them that is made."""
     return weight_of(rows.nbytes, rows.num_rows)
 
 

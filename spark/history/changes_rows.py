@@ -50,7 +50,6 @@ def change_rows(
 
     Args:
         schema: the table's shape after the changes; numbers of columns index ``schema.columns``.
-        changes: the slice.
         names: fields that get another name with the publication, and that name.
         numbered: of the slices before; then with this one.
 

@@ -49,7 +49,6 @@ def definition(
     Args:
         name: the table's name in the lake.
         catalog: the catalog's name in Spark.
-        schema: the mirror's shape.
         pipeline: the pipeline that the table belongs to.
         location: the directory of the table, as a URI.
         table_format: Iceberg's format of the table.
@@ -82,9 +81,7 @@ def copy_statements(metadata: Metadata, target: str, source: Source) -> list[str
     """Return the SQL that adds a copy of the mirror's rows; the last statement completes the table.
 
     Args:
-        metadata: the table's metadata.
         target: the table or branch to write to, as Spark SQL names it.
-        source: the copied rows.
     """
     at = f"{source.position}L, {source.position}L"
     return [
@@ -99,7 +96,6 @@ def amend_statements(
     """Return the SQL for rows that were read again: a `D` without xid for each key, and the new rows.
 
     Args:
-        metadata: the table's metadata.
         target: the table or branch to write to, as Spark SQL names it.
         new_rows: the rows that were read again.
         touched: the view of all keys concerned, those of the new rows included.
@@ -129,7 +125,6 @@ def append_statement(schema: TableSchema, metadata: Metadata, target: str, rows:
 
     Args:
         schema: the mirror's shape after the changes.
-        metadata: the table's metadata.
         target: the branch to write to, as Spark SQL names it.
         rows: the changes as `change_rows` gives them.
         view: the view that holds these rows.

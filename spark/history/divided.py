@@ -60,7 +60,6 @@ def part_of(
 
     Args:
         work: the work on the mirror.
-        changes: the slice.
         key: the columns by which its changes name their rows.
         before: what the changes before them were.
 
@@ -83,7 +82,6 @@ def restore_deleted(part: TransactionPart, target: Target, closed: pa.Table, vie
     """Return the SQL that adds, marked, what the slice's deleted rows were before the transaction.
 
     Args:
-        part: the slice.
         target: the mirror and the slice's fold.
         closed: the rows of the fold that end a live row.
         view: the view of the fold's rows.

@@ -22,7 +22,6 @@ def lake_layout(layout: Layout, schema: TableSchema, mode: str = "") -> Layout |
 
     Args:
         layout: by the source's columns.
-        schema: the mirror's shape.
         mode: the kind of derived table; empty for the mirror.
 
     Raises:
@@ -47,9 +46,7 @@ def laid_out(metadata: Metadata, layout: Layout, schema: TableSchema, mode: str 
     """Return a table with its layout for files that are written from now on; the same if it has it.
 
     Args:
-        metadata: the table's metadata.
         layout: by the source's columns.
-        schema: the mirror's shape.
         mode: the kind of derived table; empty for the mirror.
 
     Raises:

@@ -52,7 +52,6 @@ class Mode(Protocol):
         Args:
             name: the table's name in the lake.
             catalog: the catalog's name in Spark.
-            schema: the mirror's shape.
             pipeline: the pipeline that the table belongs to.
             location: the directory of the table, as a URI.
             table_format: Iceberg's format of the table.
@@ -70,9 +69,7 @@ class Mode(Protocol):
         """Return the SQL that adds a copy of the mirror's rows; the last statement completes the table.
 
         Args:
-            metadata: the table's metadata.
             target: the table or branch to write to, as Spark SQL names it.
-            source: the copied rows.
         """
 
     def amend_statements(
@@ -81,7 +78,6 @@ class Mode(Protocol):
         """Return the SQL for rows that were read again: the rows of some keys end, and the new rows begin.
 
         Args:
-            metadata: the table's metadata.
             target: the table or branch to write to, as Spark SQL names it.
             new_rows: the rows that were read again.
             touched: the view of all keys concerned, those of the new rows included.
@@ -115,7 +111,6 @@ def stage_derived_changes(work: Work, mode: str, changes: MirrorChanges, choice:
     Args:
         work: the work on the derived table.
         mode: the kind of derived table.
-        changes: the mirror's changes.
         choice: what to do with a conflict.
 
     Raises:
@@ -134,7 +129,6 @@ def with_mirror_fields(work: Work, mode: str, schema: TableSchema, names: Mappin
     Args:
         work: the work on the derived table.
         mode: the kind of derived table.
-        schema: the mirror's shape.
         names: field → its new name, of fields that are renamed with the publication.
     """
     table, kind = work.table, MODES[mode]

@@ -71,7 +71,6 @@ def missing_derived_tables(
     """Return the derived tables to make, of mirrors that are new or that the lake has already.
 
     Args:
-        catalog: the lake's catalog.
         tables: the mirrors that are about to be made.
         modes: source table → modes that the pipeline file asks for.
     """
@@ -108,9 +107,6 @@ def fill_derived_table(
     """Put the mirror's rows into a derived table that is still hidden.
 
     Args:
-        session: runs the statements.
-        lake: the lake.
-        derived: the derived table.
         mirror_schema: the mirror's shape, if the mirror is still hidden too; else None.
         point: the point that will publish them.
 
@@ -134,8 +130,6 @@ def stage_leftover_tables(
     """Stage the copied rows in derived tables that an earlier mirror of that name left; return those tables.
 
     Args:
-        session: runs the statements.
-        lake: the lake.
         tables: new mirror → its shape.
         point: the point that will publish them.
 
@@ -169,10 +163,7 @@ def copy_source(lake: LakeSettings, mirror: Loaded, name: str, point: Point) -> 
     """Return a mirror's rows as a copy.
 
     Args:
-        lake: the lake.
-        mirror: the mirror.
         name: the mirror, or a branch of it, as Spark SQL names it.
-        point: the point of the copy.
     """
     return Source(
         name, column_names(mirror.metadata), point.position, point.commit_time or _source_time(lake)
@@ -186,7 +177,6 @@ def take_copy(work: Work, mode: str, schema: TableSchema, mirror: LakeName, name
         work: the work on the derived table.
         mode: the kind of derived table.
         schema: the mirror's shape as it is staged.
-        mirror: the mirror's name.
         names: field → its new name, of fields that are renamed with the publication.
 
     Raises:

@@ -26,8 +26,6 @@ def rename_reserved_columns(
     """Rename reserved columns of a mirror and its derived tables; return the tables.
 
     Args:
-        catalog: the lake's catalog.
-        mirror: the mirror.
         derived: mode → derived table.
 
     Raises:

@@ -59,7 +59,6 @@ def definition(
     Args:
         name: the table's name in the lake.
         catalog: the catalog's name in Spark.
-        schema: the mirror's shape.
         pipeline: the pipeline that the table belongs to.
         location: the directory of the table, as a URI.
         table_format: Iceberg's format of the table.
@@ -81,9 +80,7 @@ def copy_statements(metadata: Metadata, target: str, source: Source) -> list[str
     """Return the SQL for a copy: all open versions end, and new ones begin with its rows.
 
     Args:
-        metadata: the table's metadata.
         target: the table or branch to write to, as Spark SQL names it.
-        source: the copied rows.
     """
     when = timestamp(source.time)
     ending = (
@@ -109,7 +106,6 @@ def amend_statements(
     """Return the SQL for rows that were read again: the open versions of some keys end, and new ones begin.
 
     Args:
-        metadata: the table's metadata.
         target: the table or branch to write to, as Spark SQL names it.
         new_rows: the rows that were read again.
         touched: the view of all keys concerned, those of the new rows included.
@@ -134,7 +130,6 @@ def target_of(
         name: the history's name in the lake.
         catalog: the catalog's name in Spark.
         schema: the mirror's shape after the changes.
-        metadata: the history's metadata.
         versions: the versions that begin and end.
     """
     schema = _derived_schema(schema)
@@ -151,7 +146,6 @@ def open_versions_query(target: Target, lookup: pa.Table, view: str, holds: str 
     """Return the query for how many open versions there are per key: (code, held).
 
     Args:
-        target: the history.
         lookup: the keys, as `SegmentFold.lookup_rows` gives them.
         view: the view that holds them.
         holds: the condition, in Spark SQL, of the rows that are counted.
@@ -170,7 +164,6 @@ def statements(
     """Return the statements that end and begin versions; the last one completes the table.
 
     Args:
-        target: the history.
         versions: the versions that begin and end.
         view: the view of ``versions.rows``.
         lookup_view: of a bag, the view of ``versions.lookup_rows``.
@@ -255,7 +248,6 @@ def versions_source(
     """The rows: with what versions keep of the open one that they come from, or the place of what ends.
 
     Args:
-        target: the history.
         versions: the versions that begin and end.
         view: the view of ``versions.rows``.
         lookup_view: of a bag, the view of ``versions.lookup_rows``.

@@ -61,8 +61,6 @@ def expire(catalog: Catalog, table: Loaded, grace: Grace) -> int:
     """Remove from a table's metadata the snapshots that are no longer needed; return how many.
 
     Args:
-        catalog: the lake's catalog.
-        table: the table.
         grace: for how long unreferenced snapshots stay.
 
     Raises:
@@ -112,9 +110,7 @@ def unneeded_files(
     Batches may go on meanwhile; so ask `still_unneeded` before they are removed.
 
     Args:
-        table: the table.
         dropped: files that snapshots led to which the table has no more.
-        files: reads manifests.
         grace: for how long what nothing leads to stays.
         of_catalog: files that the catalog needs.
         views: the metadata files by which pinned views show the table.
@@ -149,9 +145,7 @@ def still_unneeded(
     its metadata later.  What nothing leads to then, no later run will name.
 
     Args:
-        candidates: the files.
         table: the table as it is now.
-        files: reads manifests.
         of_catalog: files that the catalog needs.
         views: the metadata files by which pinned views show the table.
 

@@ -84,8 +84,6 @@ def find_damage(
     """What is wrong with the lake's tables; nothing if all is as it was left.
 
     Args:
-        lake: the lake.
-        pipeline: the pipeline's name.
         files: also see that every data file is there, which takes a look at each.
         as_written: what this process has written into `commits` is not read again.
         only: look at these tables only, and read each anew.

@@ -29,8 +29,6 @@ def drop_tables(
     """Drop the published tables of a pipeline, `commits` among them, and return their names in the lake.
 
     Args:
-        lake: the lake.
-        pipeline: the pipeline's name.
         only: drop these tables only; None: all.
         before_removal: gets the locations of the files before the catalog forgets them.
 
@@ -59,9 +57,6 @@ def executors_folder(lake: LakeSettings) -> Location:
     """Return the folder of the notes by which a lake's executors are known to share its warehouse.
 
     It is in the warehouse; on this machine where keys are lent, which are for tables only.
-
-    Args:
-        lake: the lake.
     """
     digest = hashlib.sha256(f"{lake.place} {lake.namespace}".encode()).hexdigest()[:16]
     if lake.borrows_keys:

@@ -98,8 +98,6 @@ def maintain_table(
 
     Args:
         opened: gives the session for the rewrites; it opens Spark if nothing has needed it before.
-        lake: the lake.
-        name: the table.
         pipeline: the pipeline that the table must belong to.
         care: sizes and times.
         turns: what is done while batches go on, and how to be alone for the rest.
@@ -262,9 +260,6 @@ def rewrite_files(
     """Write files of a table anew, without their deleted rows: one snapshot of operation ``replace``.
 
     Args:
-        session: does so.
-        lake: the lake.
-        table: the table.
         options: of Iceberg's ``rewrite_data_files``; they say which files.
 
     Raises:
@@ -285,8 +280,6 @@ def remove_useless_deletes(
 
     Args:
         opened: gives the session that does so, if there are some.
-        lake: the lake.
-        table: the table.
         files: reads which there are.
 
     Raises:

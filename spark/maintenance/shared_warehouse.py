@@ -44,7 +44,6 @@ def require_shared_warehouse(session: SparkSession, lake: LakeSettings, place: s
 
     Args:
         session: the session, which knows the lake.
-        lake: the lake.
         place: which Spark it is: its master, or its address.
 
     Raises:
@@ -65,7 +64,6 @@ def probe_executors(session: SparkSession, lake: LakeSettings, place: str) -> No
 
     Args:
         session: the session, which knows the lake.
-        lake: the lake.
         place: which Spark it is, for the error.
 
     Raises:

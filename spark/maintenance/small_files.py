@@ -59,7 +59,6 @@ def tables_to_pack(lake: LakeSettings, mirrors: Collection[LakeName], target_byt
     """Those of these tables, and of their derived tables, that got many small files; most files first.
 
     Args:
-        lake: the lake.
         mirrors: the tables that a batch has changed.
         target_bytes: of a large table's data files.
 
@@ -113,8 +112,6 @@ def pack_table(
 
     Args:
         session: starts, or gives, the session that runs the rewrite; called only if Spark has to do it.
-        lake: the lake.
-        name: the table.
         pipeline: the pipeline that the table must belong to.
         target_bytes: of a large table's data files.
         directly: is asked first.

@@ -70,8 +70,6 @@ class Turns:
         """Be alone with a table, of which nothing is staged; None if something is for too long.
 
         Args:
-            lake: the lake.
-            name: the table.
             pipeline: the pipeline that the table must belong to.
 
         Raises:
@@ -94,8 +92,6 @@ def owned(catalog: Catalog, name: LakeName, pipeline: str) -> Loaded:
     """Load a table of this pipeline.
 
     Args:
-        catalog: the lake's catalog.
-        name: the table.
         pipeline: the pipeline that it must belong to.
 
     Raises:

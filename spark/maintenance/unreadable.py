@@ -92,7 +92,6 @@ def unreadable(
     """Yield what is wrong with the files of a snapshot of a table, and where.
 
     Args:
-        table: the table.
         snapshot: of the table; None: its newest.
         named: names of data files that are read whole; if there are none, some are; None: no file is read.
 

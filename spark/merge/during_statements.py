@@ -50,11 +50,7 @@ def replaced_settings(session: SparkSession, settings: Mapping[str, str]) -> Ite
 
 @contextmanager
 def failpoint_during(name: str) -> Iterator[None]:
-    """Reach a failpoint while Spark is at work, so that a test can end the process.
-
-    Args:
-        name: of the failpoint.
-    """
+    """Reach a failpoint while Spark is at work, so that a test can end the process."""
     if not os.environ.get("SLOTLAKE_FAILPOINT"):
         yield
         return
@@ -69,10 +65,6 @@ def failpoint_during(name: str) -> Iterator[None]:
 @contextmanager
 def within_bounds(session: SparkSession, table: str) -> Iterator[None]:
     """Interrupt a statement that takes too long.
-
-    Args:
-        session: runs the statement.
-        table: for the error.
 
     Raises:
         StatementTooLongError: it was interrupted.

@@ -30,7 +30,6 @@ def key_fields(
     """Return the fields of a mirror that hold its key, with those of their exact texts.
 
     Args:
-        schema: the mirror's shape.
         companions: lake names of the exact-text columns that the table has.
         key: source names of the key's columns; None for those that the shape says.
     """
@@ -43,7 +42,6 @@ def field_changes(table: Loaded, catalog: str, schema: TableSchema) -> list[str]
     """Return the ALTER TABLE statements that make the fields of all columns; new fields are empty.
 
     Args:
-        table: the table.
         catalog: the catalog's name in Spark.
         schema: the shape that needs the fields.
     """

@@ -25,10 +25,7 @@ def views_to_replace_with(
     Where they are two, the rows are handed to Spark while the first statement is at work: it needs the keys.
 
     Args:
-        session: the session.
-        directory: for files.
         replacement: the table and the fold.
-        rows: the folded rows.
 
     Yields:
         The name of the view for the first statement; and what returns that for the second, once it is there.

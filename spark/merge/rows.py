@@ -42,8 +42,6 @@ def view_of_rows(
     """Make a temporary view of rows for the time of the context; yields its name.
 
     Args:
-        session: the session.
-        rows: the rows.
         schema: their columns as DDL of Spark SQL, in the order that they have.
         directory: for a file; who calls removes it.
         prefix: the beginning of the view's name.
@@ -68,8 +66,6 @@ def frame_of(
     """Return rows as Spark's.
 
     Args:
-        session: the session.
-        rows: the rows.
         schema: their columns as DDL of Spark SQL, in the order that they have.
         file: where they are written to, if Spark is to read a file.
         sized: whether Spark must know how much it is, because it chooses a join by that.
@@ -86,8 +82,6 @@ def frame_by_session(session: SparkSession, rows: pa.Table, schema: str, *, size
     """Return rows as Spark's, sent through the session.
 
     Args:
-        session: the session.
-        rows: the rows.
         schema: their columns as DDL of Spark SQL, in the order that they have.
         sized: whether Spark must know how much it is, because it chooses a join by that.
     """
@@ -108,7 +102,6 @@ def tasks_of(session: SparkSession, size: int) -> int:
     """Return how many tasks read rows that go through the session: all cores work, none for long alone.
 
     Args:
-        session: the session.
         size: of the rows, in bytes.
     """
     few = size // _TASK_BYTES_MIN
@@ -119,12 +112,7 @@ def tasks_of(session: SparkSession, size: int) -> int:
 
 
 def read_files(files: Sequence[Path], names: Sequence[str]) -> Iterator[pa.Table]:
-    """The rows of Parquet files in tables of about `SLICE_BYTES`; a column that a file lacks is NULL.
-
-    Args:
-        files: the files.
-        names: the columns.
-    """
+    """The rows of Parquet files in tables of about `SLICE_BYTES`; a column that a file lacks is NULL."""
     batches: list[pa.Table] = []
     size = 0
     for batch in _batches(files, names):

@@ -71,7 +71,6 @@ def summaries(work: Work, *, before: int = 0) -> list[dict[str, str]]:
     """Return the summaries of the snapshots that lead from main to what is staged.
 
     Args:
-        work: the table.
         before: so many of the oldest are left out.
     """
     with open_catalog(work.lake) as catalog:
@@ -91,8 +90,6 @@ def run_statements(
     """Run statements that make one snapshot each on ``stage``; the last snapshot gets the point's name.
 
     Args:
-        work: the table.
-        sql: the statements.
         properties: further properties for the summary of the last snapshot.
         nothing_staged: nothing was staged before.
         markers: the values that the statements name.
@@ -111,8 +108,6 @@ def run_steps(work: Work, sql: Sequence[str], markers: Markers = _NO_MARKERS) ->
     """Run statements that do not complete the table.
 
     Args:
-        work: the table.
-        sql: the statements.
         markers: the values that the statements name.
 
     Raises:
@@ -125,8 +120,6 @@ def run_query(work: Work, sql: str, markers: Markers = _NO_MARKERS) -> pa.Table:
     """Run a query and return its rows.
 
     Args:
-        work: the table that it reads.
-        sql: the query.
         markers: the values that the query names.
 
     Raises:
@@ -157,10 +150,7 @@ def run(session: SparkSession, table: Loaded, sql: str, markers: Markers = _NO_M
     """Run one statement.
 
     Args:
-        session: runs it.
         table: the table, for errors.
-        sql: the statement.
-        markers: the values that it names.
 
     Raises:
         StageConflictError: another statement changed the table meanwhile.
@@ -208,7 +198,6 @@ def view_of(work: Work, rows: pa.Table, schema: str) -> Iterator[str]:
 
     Args:
         work: the session and the directory for a file.
-        rows: the rows.
         schema: their columns as DDL of Spark SQL, so that Spark opens no file to infer them.
     """
     with view_of_rows(work.session, rows, schema, work.directory, "folded") as view:

@@ -39,7 +39,6 @@ def schema_after(schema: TableSchema, relations: Sequence[Any], sidecar: BatchSi
     Args:
         schema: the lake's, before.
         relations: all relation versions of the table in the batch, oldest first.
-        sidecar: the batch's sidecar.
 
     Raises:
         CannotFollowError: the lake's table cannot become what the source's is.
@@ -59,7 +58,6 @@ def with_present_names(schema: TableSchema, changes: Sequence[Part], sidecar: Ba
     Args:
         schema: the table's shape then.
         changes: (relation version, its rows).
-        sidecar: the batch's sidecar.
     """
     names = {column.number: column.name for column in schema.columns[::-1] if column.number}
     parts = [(_renamed(r, sidecar.numbers.get(r.ordinal, {}), names), rows) for r, rows in changes]

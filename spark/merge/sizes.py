@@ -36,10 +36,6 @@ def shuffle_partitions(session: SparkSession, metadata: Metadata) -> Iterator[No
 
     A small table is left as it is: adaptive execution joins parts that are too small, and each costs a task.
     A value of the pipeline file (``spark.conf``) stays.
-
-    Args:
-        session: the session.
-        metadata: the table's.
     """
     partitions = SHUFFLE_PARTITIONS_MIN
     if given(session, SHUFFLE_PARTITIONS) is None:
@@ -55,12 +51,7 @@ def shuffle_partitions(session: SparkSession, metadata: Metadata) -> Iterator[No
 
 
 def partitions_of(session: SparkSession, metadata: Metadata) -> int:
-    """Return in how many parts a table is shuffled.
-
-    Args:
-        session: the session.
-        metadata: the table's.
-    """
+    """Return in how many parts a table is shuffled."""
     size = int(summary(head(metadata)).get("total-files-size", 0))
     partitions, most = -(-size // _PARTITION_BYTES), size // _PARTITION_BYTES_MIN
     if most > SHUFFLE_PARTITIONS_MIN:
@@ -69,11 +60,7 @@ def partitions_of(session: SparkSession, metadata: Metadata) -> int:
 
 
 def broadcast_bytes_max(session: SparkSession) -> int:
-    """Return how much of a batch may be broadcast: a share of the smallest heap that must hold it.
-
-    Args:
-        session: the session.
-    """
+    """Return how much of a batch may be broadcast: a share of the smallest heap that must hold it."""
     heaps = [str(session.conf.get("spark.driver.memory", _HEAP_DEFAULT))]
     if not shares_files(session):
         heaps.append(str(session.conf.get("spark.executor.memory", _HEAP_DEFAULT)))
@@ -81,11 +68,7 @@ def broadcast_bytes_max(session: SparkSession) -> int:
 
 
 def cores_of(session: SparkSession) -> int:
-    """Return how many tasks Spark runs at a time: it cuts a range in so many parts.
-
-    Args:
-        session: the session.
-    """
+    """Return how many tasks Spark runs at a time: it cuts a range in so many parts."""
     if not is_remote(session):
         return int(session.sparkContext.defaultParallelism)
     asked, cores = _cores.get(session, (0.0, 0))

@@ -40,7 +40,6 @@ def stage_slices(
     """Stage a batch's changes in the table's branch ``stage``, of which one slice at a time is in memory.
 
     Args:
-        work: the table.
         schema: the table's shape after the changes.
         folds: slice after slice.
         choice: what to do with a conflict.
@@ -68,11 +67,7 @@ def stage_slices(
 
 
 def end_slice(work: Work) -> None:
-    """Give up what a slice that is staged needed: its rows' files, and memory that Arrow keeps for later.
-
-    Args:
-        work: the table.
-    """
+    """Give up what a slice that is staged needed: its rows' files, and memory that Arrow keeps for later."""
     reach("apply.between_slices")
     exchange.remove_directory(work.directory)
     pa.default_memory_pool().release_unused()
@@ -82,7 +77,6 @@ def complete(work: Work, properties: dict[str, str] | None = None) -> None:
     """Give the point's name to what is staged of a table, by a snapshot that adds nothing to it.
 
     Args:
-        work: the table.
         properties: further properties of the snapshot.
 
     Raises:

@@ -63,10 +63,8 @@ class Target:
         """Pair the fold's columns with the lake's, by source name.
 
         Args:
-            name: the lake table.
             catalog: the catalog's name in Spark.
             schema: the table's shape after the changes.
-            fold: the folded changes.
             companions: lake names of the exact-text columns that the table has.
         """
         columns = tuple(schema.column(shape.name) for shape in fold.columns)
@@ -241,7 +239,6 @@ def key_range(target: Target, rows: pa.Table, lake: str, prefix: str = "n") -> l
 
     Args:
         target: the table and the fold.
-        rows: folded rows.
         lake: the alias of the lake table.
         prefix: ``n`` for the row's key, ``m`` for its key in the lake.
     """

@@ -57,7 +57,6 @@ def stage(
     builds on another.
 
     Args:
-        work: the table.
         schema: the table's shape after the changes.
         parts: at least one; folded and applied one after the other.
         choice: what to do with a conflict.
@@ -113,9 +112,7 @@ def target_of(work: Work, schema: TableSchema, fold: Folded, companions: frozens
     """Return the table and a fold, for the statements.
 
     Args:
-        work: the table.
         schema: its shape after the changes.
-        fold: the folded changes.
         companions: lake names of the exact-text columns that the table has.
     """
     totals = summary(head(work.table.metadata))
@@ -131,7 +128,6 @@ def apply_fold(
     """Run a fold's statements.
 
     Args:
-        work: the table.
         target: the table and the fold.
         final: properties of the last statement's snapshot, if that completes the table.
         nothing_staged: nothing was staged before.
@@ -172,7 +168,6 @@ def fill_constants(
     """Set columns that joined later to their constant, in all rows of the table.
 
     Args:
-        work: the table.
         constants: the columns and their values.
         companions: lake names of the exact-text columns that the table has.
         deleted: rows in which this column is true are left as they are.
@@ -197,9 +192,7 @@ def lake_rows(work: Work, target: Target, part: SegmentFold) -> pa.Table | None:
     """Return how many rows the lake has per code of a segment; None if the segment looks nothing up.
 
     Args:
-        work: the table.
         target: the table and the segment's fold.
-        part: the segment.
 
     Raises:
         LakeError: Spark failed.

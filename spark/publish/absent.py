@@ -23,8 +23,6 @@ def absent_error(lake: LakeSettings, table: LakeName, what: str = "") -> LakeErr
     """Return the error of a mirror that the catalog lacks; it names the source table.
 
     Args:
-        lake: the lake.
-        table: the mirror.
         what: what is wrong; "" for a table that is not there.
     """
     name = source_table(lake.namespace, table)
@@ -44,7 +42,6 @@ def refuse_absent(catalog: Catalog, names: Collection[LakeName], pointers: Mappi
     Others may be absent: a table that joins is copied at a later position.
 
     Args:
-        catalog: the lake's catalog.
         names: mirrors that a batch has something for.
         pointers: of those that are in the catalog.
 

@@ -121,7 +121,6 @@ def without_published(commits: Metadata, namespace: str, published: Collection[L
 
     Args:
         commits: the metadata of `commits`.
-        namespace: the pipeline's namespace.
         published: the lake tables that are published.
     """
     entries = entries_in(commits)

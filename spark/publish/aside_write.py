@@ -22,8 +22,6 @@ def write(lake: LakeSettings, pipeline: str, entries: Sequence[Aside]) -> None:
     """Set tables aside, or update the record of tables that are.
 
     Args:
-        lake: the lake.
-        pipeline: the pipeline's name.
         entries: the records of these tables.
 
     Raises:

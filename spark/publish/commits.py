@@ -144,8 +144,6 @@ def create_commits(iceberg: IcebergCatalog, name: LakeName, location: str, pipel
     """Make the table, empty.
 
     Args:
-        iceberg: pyiceberg's catalog.
-        name: the table's name.
         location: its directory, as a URI.
         pipeline: the pipeline that it belongs to.
     """

@@ -124,9 +124,6 @@ class CopyTarget:
     def retain(self, names: Collection[str]) -> None:
         """Remove all files but these, of the directory and of the final place.
 
-        Args:
-            names: of files.
-
         Raises:
             LakeError: the storage does not answer, or refuses.
         """
@@ -147,10 +144,8 @@ def copy_target(lake: LakeSettings, name: LakeName, metadata: Metadata, schema: 
     is published they stay on this machine, or next to the table's data if several machines work on the lake.
 
     Args:
-        lake: the lake.
         name: the name that the table will have.
         metadata: the hidden table's metadata.
-        schema: its shape.
     """
     ids = field_ids(metadata)
     inexact = [column for column in schema.columns if column.exact_name in ids]
@@ -185,8 +180,6 @@ def remove_ranges(lake: LakeSettings, name: LakeName, metadata: Metadata | None 
     """Remove what a copy of a table left on this machine, or next to the table's data.
 
     Args:
-        lake: the lake.
-        name: the table.
         metadata: of the table that was published.
     """
     if metadata is not None and lake.shared and lake.is_in_bucket and is_laid_out(metadata):
@@ -215,8 +208,6 @@ def claim_directory(location: Location, pipeline: str, *, reuse: bool = False) -
     """Mark a directory as this pipeline's, for a copy.
 
     Args:
-        location: the directory.
-        pipeline: this pipeline's name.
         reuse: files of an earlier attempt may be in it, if it is marked already.
 
     Raises:
@@ -238,7 +229,6 @@ def has_files_of_others(location: Location, pipeline: str) -> bool:
     """Return whether a new table cannot be made in a directory, because there are files in it.
 
     Args:
-        location: the directory.
         pipeline: this pipeline's name: what an attempt of it left is in nobody's way.
     """
     return next(lake_files.files(location), None) is not None and _claimed_by(location) != pipeline
@@ -270,9 +260,6 @@ def clear_leftovers(
     """Drop what an earlier attempt of this pipeline left of these tables, and its files.
 
     Args:
-        catalog: the lake's catalog.
-        pipeline: this pipeline's name.
-        names: the tables.
         retained: table → names of files that stay.
 
     Raises:

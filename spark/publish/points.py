@@ -84,7 +84,6 @@ def positions_to_keep(commits: Metadata, position: int, changed: bool, keep: Kee
 
     Args:
         commits: the table `commits` before it.
-        position: the new point's.
         changed: whether the new point changed any table.
         keep: how many points are kept, and for how long.
     """

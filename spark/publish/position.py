@@ -29,7 +29,6 @@ def require_known_format(metadata: Metadata, name: LakeName) -> None:
 
     Args:
         metadata: of the table `commits`.
-        name: the table's name.
 
     Raises:
         LakeError: the lake is of another format.

@@ -49,11 +49,6 @@ class DerivedGoneError(LakeError):
 def pending(lake: LakeSettings, batch: ChangeBatch, pipeline: str) -> bool:
     """Return whether the lake still lacks this batch; only Iceberg is asked.
 
-    Args:
-        lake: the lake.
-        batch: the batch.
-        pipeline: the pipeline's name.
-
     Raises:
         ApplyError: the batch does not follow what the lake holds.
     """
@@ -73,10 +68,6 @@ def publish_batch(
     Tables that the lake does not have yet are passed over, as apply did.
 
     Args:
-        lake: the lake.
-        batch: the batch.
-        pipeline: the pipeline's name.
-        sidecar: the batch's sidecar.
         staged: tables that were staged, as far as that is known, with the source's schema and name: the
             lake must still have them. Derived tables only if it is to have them.
 
@@ -162,7 +153,6 @@ def is_pending(catalog: Catalog, point: Point, start: int) -> bool:
     """As :func:`pending`, within one connection to the catalog.
 
     Args:
-        catalog: the lake's catalog.
         point: the point that the batch leads to.
         start: the position at which the batch begins.
     """
@@ -180,11 +170,6 @@ def touched_tables(
     """Return the relation versions with changes, by lake table, oldest first.
 
     A table that is only copied or promoted has an empty list.
-
-    Args:
-        lake: the lake.
-        batch: the batch.
-        sidecar: the batch's sidecar.
     """
     relations: dict[LakeName, list[BatchRelation]] = {}
     for relation in batch.relations:

@@ -33,11 +33,6 @@ from slotlake.spark.tables.settle import HISTORY_PROPERTY
 def rewind_position(lake: LakeSettings, pipeline: str, position: int) -> list[LakeName]:
     """Take the lake's position back to a lower one; return the tables that were above it.
 
-    Args:
-        lake: the lake.
-        pipeline: the pipeline's name.
-        position: the lower position.
-
     Raises:
         LakeError: someone else changed a table meanwhile; nothing was moved.
     """

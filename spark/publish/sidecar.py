@@ -161,7 +161,6 @@ def finish(batch: Path, incoming: Path, sidecar: BatchSidecar) -> BatchSidecar:
     """Make the content of ``incoming`` the batch's sidecar, and return it with the final directories.
 
     Args:
-        batch: the batch's directory.
         incoming: the directory that `begin` made; the copies lie in directories of it.
         sidecar: what the sidecar says.
     """
@@ -184,7 +183,6 @@ def pass_over(batch: Any, tables: Collection[str]) -> None:
     """Note in the sidecar that applying or replaying the batch passes over these tables.
 
     Args:
-        batch: the batch.
         tables: their names as PostgreSQL writes them.
     """
     sidecar = read(batch)

@@ -126,8 +126,6 @@ def tables_behind(tables: Iterable[Loaded], point: Point, start: int) -> list[Lo
     same backfill, run again, replaces the rows again.
 
     Args:
-        tables: the tables.
-        point: the point.
         start: the position at which the point begins.
 
     Raises:
@@ -174,7 +172,6 @@ def is_published(commits: Metadata, name: LakeName, point: Point) -> bool:
     Args:
         commits: the metadata of `commits`.
         name: the name of `commits`.
-        point: the point.
 
     Raises:
         ApplyError: a batch of the same name but with other content was published.
@@ -200,7 +197,6 @@ def require_position(commits: Metadata, name: LakeName, point: Point, start: int
     Args:
         commits: the metadata of `commits`.
         name: the name of `commits`.
-        point: the point.
         start: the position at which the point begins.
 
     Raises:
@@ -306,8 +302,6 @@ def staged_move(catalog: Catalog, table: Loaded, point: Point, keep_positions: C
     """Return the move that makes what is staged of a table its content.
 
     Args:
-        catalog: the lake's catalog.
-        table: the table.
         point: the point that it is staged for.
         keep_positions: the positions of the points that are kept from then on.
 
@@ -341,9 +335,7 @@ def point_move(
     """Return the move that adds a point's row to `commits`.
 
     Args:
-        catalog: the lake's catalog.
         commits: the table `commits`.
-        point: the point.
         snapshots: lake table → its snapshot at the point, of tables that the point changes.
         keep_positions: the positions of the points that are kept from then on.
         aside_entries: the tables that are set aside from then on; None: those of before, without what is

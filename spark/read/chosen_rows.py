@@ -57,8 +57,6 @@ def chosen_text_batches(
     """Yield the chosen rows, in Arrow string columns named by the source's columns.
 
     Args:
-        point: the lake.
-        choice: which rows.
         table: as PostgreSQL writes it.
         columns: source names; those of the key are among them.
 
@@ -82,7 +80,6 @@ def filtered(batches: Iterator[pa.RecordBatch] | None, choice: RowChoice) -> Ite
 
     Args:
         batches: with the columns of the key.
-        choice: which rows.
     """
     if batches is None:
         return None

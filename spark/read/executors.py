@@ -132,7 +132,6 @@ class ClusterReadPoint(ReadPoint):
 
         Args:
             table: as PostgreSQL writes it.
-            columns: source names.
             history: the open versions of its history.
 
         Raises:
@@ -166,11 +165,7 @@ class ClusterReadPoint(ReadPoint):
         )
 
     def note(self, line: str) -> None:
-        """Write a line to the log, once.
-
-        Args:
-            line: the line.
-        """
+        """Write a line to the log, once."""
         if line not in self._noted:
             self._noted.add(line)
             _log.warning("warning: %s", line)

@@ -96,9 +96,7 @@ def mirrors(
     """Return those tables that are mirrors and were there at a position, with their shapes.
 
     Args:
-        lake: the lake.
         pinned: its tables, pinned at the position.
-        position: the position.
         listing: what they are pinned by; None if they are some others, too.
 
     Raises:

@@ -147,7 +147,6 @@ def pinned_session(session: SparkSession, read_point: ReadPoint, names: Names) -
 
     Args:
         session: a session of the same Spark.
-        read_point: the point.
         names: namespace and name in that catalog, and the table.
     """
     if shares_files(session):

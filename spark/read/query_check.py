@@ -99,7 +99,6 @@ def checked_statement(java: Any, sql: str, readable: Readable) -> str:
 
     Args:
         java: the Java that parses (`query_parser.java_view`).
-        sql: the analyst's statement.
         readable: the tables that it may read.
 
     Raises:

@@ -110,7 +110,6 @@ def filled_counts(metadata_location: str, snapshot_id: int, field_ids: Collectio
 
     Args:
         metadata_location: the metadata file of the table.
-        snapshot_id: the snapshot.
         field_ids: the fields to count.
     """
     counts = dict.fromkeys(field_ids, 0)

@@ -41,7 +41,6 @@ def find_table(read_point: ReadPoint, namespace: str, table: str) -> Pinned | No
     """Return the table that a name means; None if there is none.  Reads the metadata of that table only.
 
     Args:
-        read_point: the point.
         namespace, table: as written in a query; the case of letters decides only between several tables.
     """
     exact = _exactly(read_point, namespace, table)

@@ -76,7 +76,6 @@ def prepare_scratch(read_point: ReadPoint, scratch: LakeSettings, pipeline: str)
     Args:
         read_point: the point to copy.
         scratch: the lake settings of the scratch namespace.
-        pipeline: the pipeline's name.
 
     Raises:
         LakeError: the namespace holds something that no earlier replay made.

@@ -29,9 +29,7 @@ def strict(kind: str, work: Work, parts: list[Typed]) -> Typed:
     """Return a function that is NULL when one of its arguments is, and is not called then.
 
     Args:
-        kind: the kind of its result.
         work: the function over arrays of values.
-        parts: its arguments.
     """
 
     def run(frame: Frame) -> Vector:
@@ -50,7 +48,6 @@ def connected(parts: list[Typed], *, ends_with: bool, all_run: bool = False) -> 
     """Return AND or OR of conditions: the first part with the value ``ends_with`` decides; else NULL wins.
 
     Args:
-        parts: the conditions.
         ends_with: the value that decides: False for AND, True for OR.
         all_run: evaluate every part for every row.
     """

@@ -64,7 +64,6 @@ def fitted(value: Decimal, precision: int, scale: int) -> Decimal:
     """Return the value as numeric(precision, scale) (apply_typmod).
 
     Args:
-        value: the value.
         precision: digits in all.
         scale: digits after the point.
 

@@ -96,7 +96,6 @@ def refused(what: str, text: str, span: tuple[int, int]) -> PipelineFileError:
 
     Args:
         what: why not.
-        text: the whole filter.
         span: where the part begins and ends in it, in characters.
     """
     return PipelineFileError(

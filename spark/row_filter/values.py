@@ -118,7 +118,6 @@ def constant(kind: str, value: Any, size: int) -> Vector:
     """Return one value for every row.
 
     Args:
-        kind: the kind of the value.
         value: the value; None for NULL.
         size: the number of rows.
     """
@@ -156,8 +155,6 @@ def read(kind: str, typed: pa.Array, exact: pa.Array | None) -> Vector:
     """Return a column of the change log as values.
 
     Args:
-        kind: the kind of the values.
-        typed: the typed values.
         exact: the exact texts of values that do not fit; None if all fit.
     """
     is_known = np.asarray(typed.is_valid().to_numpy(zero_copy_only=False), np.bool_)

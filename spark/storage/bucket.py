@@ -86,7 +86,6 @@ class BucketStore(Store):
         """Return bytes of an object.
 
         Args:
-            location: the object.
             start: the first byte's offset.
             length: how many bytes; the object has them.
         """

@@ -24,11 +24,7 @@ class RecentContent:
         self._lock = threading.Lock()
 
     def get(self, location: str) -> bytes | None:
-        """Return a file's bytes, if they are known.
-
-        Args:
-            location: the file.
-        """
+        """Return a file's bytes, if they are known."""
         with self._lock:
             if location in self._contents:
                 self._contents.move_to_end(location)
@@ -40,7 +36,6 @@ class RecentContent:
         Data files and deletion vectors are read each time: a verification must see what is stored.
 
         Args:
-            location: the file.
             content: all of it.
         """
         if len(content) > _FILE_BYTES_MAX or "/metadata/" not in location:
@@ -52,11 +47,7 @@ class RecentContent:
                 self._bytes -= len(self._contents.popitem(last=False)[1])
 
     def drop(self, locations: Collection[str]) -> None:
-        """Forget files that are removed, or are not what they were taken for.
-
-        Args:
-            locations: the files.
-        """
+        """Forget files that are removed, or are not what they were taken for."""
         with self._lock:
             for location in locations:
                 self._bytes -= len(self._contents.pop(location, b""))

@@ -88,7 +88,6 @@ class Endpoint:
 
         Args:
             operation: what is done, for the error: ``write an object``, ``read an object``, ….
-            location: the object.
             request: asks obstore; its work may be done twice.
 
         Raises:
@@ -159,11 +158,7 @@ def limits(endpoint: str | None) -> dict[str, Any]:
 
 
 def said(error: BaseException) -> str:
-    """Return the server's answer, or what the connection died of, without a signature or a key.
-
-    Args:
-        error: obstore's.
-    """
+    """Return the server's answer, or what the connection died of, without a signature or a key."""
     text = str(error)
     if answer := _ANSWER.search(text):
         return f"{answer[1]}: {answer[2]}"

@@ -109,11 +109,7 @@ class StorageSettings:
         return config | {"virtual_hosted_style_request": not self.uses_paths}
 
     def iceberg_properties(self, location: Location) -> dict[str, str]:
-        """Return the settings for Iceberg's files of a bucket, by its names.
-
-        Args:
-            location: in the bucket.
-        """
+        """Return the settings for Iceberg's files of a bucket, by its names."""
         if location.scheme == "gs":
             return self._google_properties()
         return self._s3_properties() if location.scheme in S3_SCHEMES else self._azure_properties(location)

@@ -32,7 +32,6 @@ class Writes:
         """Begin to write a file that must not be there yet; a folder's file is written at once.
 
         Args:
-            location: the file.
             content: all of it.
 
         Raises:

@@ -77,7 +77,6 @@ def lend(root: str, lender: Callable[[Location], object] | None) -> None:
     """Say who lends keys for what lies below a lake's root.
 
     Args:
-        root: the warehouse.
         lender: registers a prefix of a location with keys, or raises an error of the lake; None: nobody.
     """
     with _lock:

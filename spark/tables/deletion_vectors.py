@@ -38,7 +38,6 @@ def vectors_at(location: str, size: int, places: Mapping[str, tuple[int, int]]) 
     """The deletion vectors of some data files; of a large Puffin file only parts are read.
 
     Args:
-        location: of the Puffin file.
         size: all its bytes.
         places: by data file the vector's first byte and how many it has, as manifests have them.
 
@@ -63,7 +62,6 @@ class VectorFiles:
         """The positions of a data file that a Puffin file says are deleted, ascending; none if it has none.
 
         Args:
-            location: of the Puffin file.
             data_file: as manifests name it.
 
         Raises:

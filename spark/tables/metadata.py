@@ -107,8 +107,6 @@ def remember(location: str, metadata: Metadata, size: int) -> None:
     """Keep metadata that a server has sent, so that its file is not read.
 
     Args:
-        location: of the metadata file.
-        metadata: its content.
         size: about how many bytes it has.
     """
     _recent.put(location, metadata, size)
@@ -241,8 +239,6 @@ def with_ref(metadata: Metadata, name: str, snapshot_id: int | None) -> Metadata
     """Return the metadata with a branch at another snapshot; moving main is logged, and makes it current.
 
     Args:
-        metadata: the table's metadata.
-        name: the branch.
         snapshot_id: the snapshot; None drops the branch.
     """
     refs = dict(metadata.get("refs", {}))
@@ -269,13 +265,7 @@ def with_properties(metadata: Metadata, properties: dict[str, str | None]) -> Me
 
 
 def with_summary(metadata: Metadata, snapshot_id: int, entries: dict[str, str]) -> Metadata:
-    """Add entries to a snapshot's summary, for snapshots made by procedures that take none.
-
-    Args:
-        metadata: the table's metadata.
-        snapshot_id: the snapshot.
-        entries: the entries.
-    """
+    """Add entries to a snapshot's summary, for snapshots made by procedures that take none."""
     changed = [
         {**s, "summary": {**s.get("summary", {}), **entries}} if s["snapshot-id"] == snapshot_id else s
         for s in metadata["snapshots"]

@@ -275,7 +275,6 @@ def create_table(
     Args:
         name: the table's name in the lake.
         catalog: the catalog's name in Spark.
-        schema: the table's shape.
         pipeline: the pipeline that it belongs to.
         location: its directory, as a URI.
         table_format: Iceberg's format of the table.
@@ -299,7 +298,6 @@ def unbounded(columns: Iterable[LakeColumn], inside: str = "") -> dict[str, str]
     """Return the properties by which Iceberg and Parquet keep no bounds of floats (docs/adr/0092).
 
     Args:
-        columns: the columns.
         inside: the struct in which they are; "" if they are the table's own.
     """
     from slotlake.decoder.types.floats import float_fields  # late: as representations

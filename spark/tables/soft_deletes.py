@@ -66,8 +66,6 @@ def require_unused_names(schema: str, table: str, columns: Iterable[str]) -> Non
     """Check that no column of a table has the name of one of these columns.
 
     Args:
-        schema: the source schema.
-        table: the source table.
         columns: names that the table's columns have in the lake.
 
     Raises:
@@ -88,7 +86,6 @@ def superseded(branch: str, key: Iterable[str]) -> str:
     """Return the SQL that removes the marked rows whose key is live.
 
     Args:
-        branch: the branch of the mirror.
         key: the fields of the key, with those of their exact texts.
     """
     fields = [quote(name) for name in key]

@@ -107,7 +107,6 @@ def read_as_text(slices: Slices, oid: int, catalog: TypeCatalog) -> pa.Array:
 
     Args:
         slices: the values, in binary.
-        oid: of the type.
         catalog: the known user types.
     """
     printer = _printer(slices, oid, catalog)

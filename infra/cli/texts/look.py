@@ -28,7 +28,6 @@ def status_text(report: StatusReport, console: Console, *, all_tables: bool = Fa
     """Print where the pipeline is, what holds its slot back, its tables, and the warnings.
 
     Args:
-        report: the status.
         console: where it is printed.
         all_tables: print all tables and warnings, however many there are.
     """

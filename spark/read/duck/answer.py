@@ -26,7 +26,6 @@ def query(read_point: ReadPoint, sql: str) -> QueryResult:
 
     Args:
         read_point: the point, at which every table is read.
-        sql: one statement.
 
     Raises:
         LakeError: the SQL is wrong, or no query of this lake's tables, or DuckDB cannot run it.

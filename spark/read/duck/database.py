@@ -99,7 +99,6 @@ def reading(connection: DuckDBPyConnection, lake: LakeSettings, views: Views) ->
     """Make views of tables, and close everything else, for one statement.
 
     Args:
-        connection: a new database.
         lake: the lake; names without a namespace are looked up in its own.
         views: namespace and name, as the statement writes them, of each table that it reads.
 

@@ -53,7 +53,6 @@ def judged(connection: DuckDBPyConnection, sql: str, read_point: ReadPoint) -> J
 
     Args:
         connection: a DuckDB, which parses; nothing is executed.
-        sql: the analyst's statement.
         read_point: what it may read.
 
     Raises:

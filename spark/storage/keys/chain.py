@@ -152,7 +152,6 @@ def _profile_keys(profile: Profile, before: tuple[str, ...]) -> Keys | None:
     """What a profile gives; None if it says nothing of keys.
 
     Args:
-        profile: the profile.
         before: those that name it as their source.
     """
     if profile.get("role_arn") and profile.name not in before:

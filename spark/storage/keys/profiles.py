@@ -55,7 +55,6 @@ def named_profile(name: str, by: str) -> Profile:
     """Return a profile.
 
     Args:
-        name: its name.
         by: who names it, for the error.
 
     Raises:

@@ -54,7 +54,6 @@ def web_identity_keys(role: Role, token_file: str) -> Keys:
     """Return a role's keys for a web identity, whose token is read again each time.
 
     Args:
-        role: the role.
         token_file: the path of the token, which its giver renews.
 
     Raises:
@@ -76,7 +75,6 @@ def assumed_keys(role: Role, keys: Keys) -> Keys:
     """Return a role's keys for other keys.
 
     Args:
-        role: the role.
         keys: of somebody who may take it.
 
     Raises:
