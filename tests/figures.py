@@ -1,4 +1,4 @@
-"""What the house looks like, in figures: `python -P -m tests.figures` prints them.
+"""What the house looks like, in figures: `python -m tests.figures` prints them.
 
 Lines, how far the argument `pipeline` goes, what modules keep at their top, small files, comments.  Read from
 the source alone, with `ast` and `tokenize`; nothing is imported or run.

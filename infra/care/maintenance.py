@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
-from slotlake.decoder.errors import PipelineFileError
+from slotlake.decoder.errors import DamagedError, PipelineFileError
 from slotlake.infra.config.private_files import with_private_files
 from slotlake.infra.readers import seconds_read
 from slotlake.infra.reports import MaintainReport, TableMaintained
@@ -85,7 +85,7 @@ def _maintain(
         opened = cache(lambda: pipeline.session)  # many tables need no Spark
         try:
             maintained.append(maintain_table(opened, pipeline.lake, name, pipeline.name, care, turns))
-        except JavaEndedError as error:
+        except (JavaEndedError, DamagedError) as error:
             warned.append(f"table {name} stays as it is: {error.what} ({error.where}); {error.way_out}")
             maintained.append(Maintained(str(name)))
     waiting = [str(name) for name in names[len(maintained) :]]

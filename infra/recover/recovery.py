@@ -23,6 +23,7 @@ from slotlake.infra.advance.findings import Diagnosis, judge
 from slotlake.infra.advance.steps import confirm_position
 from slotlake.infra.recover.approved import forget_plan, require_approved
 from slotlake.infra.recover.compare import LEFT, NEW, NOTHING, ROWS, WHOLE, TableRepair, compare, session_now
+from slotlake.infra.recover.copy import WHY
 from slotlake.infra.recover.report import RecoverReport
 from slotlake.infra.selection.absent import absent_mirrors, set_absent_aside
 from slotlake.infra.selection.aside import (
@@ -34,6 +35,7 @@ from slotlake.infra.selection.aside import (
     with_resume,
 )
 from slotlake.infra.source import standing_puller
+from slotlake.spark.names import lake_table, postgres_name
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
@@ -285,8 +287,10 @@ def _carry_out(pipeline: OpenPipeline, diagnosis: Diagnosis, progress: Progressi
         drop_tables(pipeline.lake, pipeline.name, derived)
     absent = set_absent_aside(pipeline, diagnosis.damages, every=True)
     broken = unreadable(diagnosis.damages) - {*derived, *(d.table for d in absent_mirrors(diagnosis.damages))}
-    tables = _copy_or_compare(pipeline, diagnosis, broken, progress)
-    tables += _brought_back(pipeline, absent, progress)
+    aside = {lake_table(pipeline.lake.namespace, *name): name for name in tables_aside(pipeline)}
+    tables = _copy_or_compare(pipeline, diagnosis, broken - aside.keys(), progress)
+    damaged = {aside[table] for table in broken & aside.keys()}
+    tables += _brought_back(pipeline, absent, damaged, progress)
     if derived:
         begin_modes(pipeline, progress, all_or_none=True)
     return tables
@@ -313,20 +317,30 @@ def _copy_or_compare(
 
 
 def _brought_back(
-    pipeline: OpenPipeline, absent: Collection[Name], progress: Progressing
+    pipeline: OpenPipeline, absent: Collection[Name], damaged: Collection[Name], progress: Progressing
 ) -> list[TableRepair]:
-    """Copy tables again that the catalog lacks; one that cannot be copied stays set aside."""
+    """Copy tables again that are set aside, as the catalog lacks them or they are damaged.
+
+    One that cannot be copied stays set aside.
+    """
     from slotlake.infra.sync.resuming import bring_back
     from slotlake.spark.read.point import ReadPoint
 
-    if not absent:
+    names = {*absent, *damaged} & tables_aside(pipeline).keys()
+    if not names:
         return []
-    brought = bring_back(pipeline, absent, progress, math.inf)  # whoever recovers waits for all of them
+    brought = bring_back(pipeline, names, progress, math.inf)  # whoever recovers waits for all of them
     confirm_position(pipeline)
     point, aside = ReadPoint.latest(pipeline.lake), tables_aside(pipeline)
-    repairs = [TableRepair(table, NEW, point.count(table), why="the catalog lacked it") for table in brought]
+    lacked = {postgres_name(*name) for name in absent}
+    repairs = [
+        TableRepair(table, NEW, point.count(table), why="the catalog lacked it")
+        if table in lacked
+        else TableRepair(table, WHOLE, point.count(table), why=WHY)
+        for table in brought
+    ]
     return repairs + [
-        TableRepair(aside[name].source_name, LEFT, why=aside[name].reason) for name in absent if name in aside
+        TableRepair(aside[name].source_name, LEFT, why=aside[name].reason) for name in names if name in aside
     ]
 
 

@@ -8,6 +8,8 @@ Invariant: what is written is seen by nobody before the catalog is given the met
 from __future__ import annotations
 
 import json
+import secrets
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
@@ -33,7 +35,8 @@ from pyiceberg.typedef import StructProtocol
 from slotlake.decoder.errors import LakeError
 from slotlake.spark import lake_files
 from slotlake.spark.storage.file_io import StoreFileIO
-from slotlake.spark.tables.metadata import Metadata
+from slotlake.spark.tables import metadata as catalog_metadata
+from slotlake.spark.tables.metadata import STAGE, Metadata
 
 Format = Literal[2, 3]
 FORMATS: Final[tuple[Format, ...]] = (2, 3)
@@ -214,6 +217,36 @@ def write_list(version: Format, snapshot: Metadata, manifests: list[ManifestFile
         snapshot = {**snapshot, "added-rows": following - first}
     _write_list(version, snapshot, manifests)
     return snapshot
+
+
+def with_nothing_staged(metadata: Metadata) -> Metadata:
+    """Write a snapshot without files; the metadata with it as ``stage``.
+
+    Nothing is read of what the table had: it may be damaged.
+
+    Raises:
+        LakeError: the list cannot be written.
+    """
+    before = catalog_metadata.head(metadata)
+    number, version = secrets.randbits(62) + 1, format_of(metadata)
+    snapshot = {
+        "snapshot-id": number,
+        **({} if before is None else {"parent-snapshot-id": before["snapshot-id"]}),
+        "sequence-number": metadata["last-sequence-number"] + 1,
+        **({"first-row-id": metadata["next-row-id"]} if version == WITH_ROW_IDS else {}),
+        "timestamp-ms": int(max(time.time() * 1000, metadata["last-updated-ms"])),
+        "manifest-list": f"{metadata['location']}/metadata/snap-{number}-1-{uuid.uuid4()}.avro",
+        "schema-id": metadata["current-schema-id"],
+    }
+    snapshot = write_list(version, snapshot, [])
+    totals = ("records", "files-size", "data-files", "delete-files", "position-deletes", "equality-deletes")
+    snapshot["summary"] = {"operation": "delete", **{f"total-{each}": "0" for each in totals}}
+    grown = {
+        **metadata,
+        "snapshots": [*metadata.get("snapshots", ()), snapshot],
+        "last-sequence-number": snapshot["sequence-number"],
+    }
+    return catalog_metadata.with_ref(grown, STAGE, number)
 
 
 def _write_list(version: Format, snapshot: Metadata, manifests: list[ManifestFile]) -> None:

@@ -17,15 +17,18 @@ from typing import Self
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from slotlake.decoder.errors import DamagedError
 from slotlake.decoder.failpoints import reach
 from slotlake.spark import exchange
 from slotlake.spark.catalog.base import load_one
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.copy import marked
+from slotlake.spark.copy.manifests import with_nothing_staged
 from slotlake.spark.copy.stale_rows import key_condition
 from slotlake.spark.history.new_tables import copy_source, take_copy
 from slotlake.spark.history.reserved_columns import rename_reserved_columns
 from slotlake.spark.lake import LakeSettings
+from slotlake.spark.maintenance.unreadable import require_manifests
 from slotlake.spark.merge.rows import read_files, view_of_rows
 from slotlake.spark.merge.run import Work, apply_shape, run_statements, run_steps, stage_shape
 from slotlake.spark.names import LakeName, quote
@@ -36,6 +39,7 @@ from slotlake.spark.publish.sidecar import TableCopy
 from slotlake.spark.publish.swap import Loaded, Published, load, publish_tables, require_owner, reset_stage
 from slotlake.spark.session import shares_files
 from slotlake.spark.storage.location import Location
+from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.change import schema_after_copy
 from slotlake.spark.tables.schema import TableSchema, schema_of
 from slotlake.spark.tables.settle import settle
@@ -206,6 +210,7 @@ def stage_copy(
     Raises:
         LakeError: Spark failed.
     """
+    _pass_over_damaged(work)
     before = schema_of(work.table.metadata, work.table.name)
     files = copied_files(table_copy.target, stale)
     schema = replace(schema_after_copy(before, table_copy.schema), drop=table_copy.schema.drop)
@@ -216,6 +221,17 @@ def stage_copy(
         reach("apply.between_modes")
         take_copy(replace(work, table=each), mode, schema, work.table.name, final.names)
     return final.schema
+
+
+def _pass_over_damaged(work: Work) -> None:
+    """Stage a table without files if its manifests cannot be read: to delete all rows, Spark reads them."""
+    head = catalog_metadata.head(work.table.metadata)
+    try:
+        require_manifests([(work.table.name, work.table.metadata, head)])
+    except DamagedError:
+        with open_catalog(work.lake) as catalog:
+            table = load_one(catalog, work.table.name)
+            catalog.move([catalog.prepared(table, with_nothing_staged(table.metadata))])
 
 
 def places(target: CopyTarget, stale: pa.Table | None) -> list[Path]:

@@ -12,12 +12,13 @@ done while batches go on (spark/maintenance/turns.py): files are read and writte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field, replace
 
 from pyspark.sql import SparkSession
 
+from slotlake.decoder.errors import DamagedError
 from slotlake.decoder.failpoints import reach
 from slotlake.spark.catalog.base import Loaded, load_one
 from slotlake.spark.catalog.open import Catalog, open_catalog
@@ -140,7 +141,7 @@ class _Maintenance:
             catalog.bring(self.name)
             table = owned(catalog, self.name, self.pipeline)
             after = table.metadata
-            referenced = self.files.referenced_files(after.get("snapshots", ()))
+            referenced = self._referenced(after.get("snapshots", ()))
             snapshots = expire(catalog, table, self._grace)
             reach("maintain.expired")
         removed = self._remove(referenced)
@@ -212,7 +213,7 @@ class _Maintenance:
         present = self.files.data_files(catalog_metadata.head(table.metadata))
         if care.rewrite_layout and has_earlier_layout(table.metadata, present):
             return {"rewrite-all": "true", **sizes(present, care)}
-        old_files = self.files.referenced_files(all_snapshots(table.metadata))
+        old_files = self._referenced(all_snapshots(table.metadata)) or {}
         for file in present:
             old_files.pop(file.path, None)
         options = plan(present, sum(old_files.values()), care)
@@ -220,6 +221,13 @@ class _Maintenance:
             more = replace(care, rewrite_bytes_max=care.rewrite_bytes_max * cores // CORES)
             options = plan(present, sum(old_files.values()), more)
         return options
+
+    def _referenced(self, snapshots: Iterable[Metadata]) -> dict[str, int] | None:
+        """The files of snapshots → bytes; None: a list of them is damaged, which newer points do not need."""
+        try:
+            return self.files.referenced_files(snapshots)
+        except DamagedError:
+            return None
 
     def _rewrite_metadata(self, table: Loaded) -> None:
         """Remove position deletes of files that are gone, and pack manifests."""
@@ -234,8 +242,13 @@ class _Maintenance:
     def _paths(self, metadata: Metadata) -> set[str]:
         return {file.path for file in self.files.data_files(catalog_metadata.head(metadata))}
 
-    def _remove(self, referenced: Collection[str]) -> Removed:
-        """Remove what nothing needs: looked for while batches go on, and decided while none does."""
+    def _remove(self, referenced: Collection[str] | None) -> Removed:
+        """Remove what nothing needs: looked for while batches go on, and decided while none does.
+
+        Nothing goes before it is known what the kept points need.
+        """
+        if referenced is None:
+            return Removed()
         with open_catalog(self.lake) as catalog:
             table = owned(catalog, self.name, self.pipeline)
             needed = catalog.files_of(self.name), catalog.view_locations(self.name)

@@ -22,7 +22,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 from pyiceberg.types import IntegerType, NestedField, StringType, StructType
 
-from slotlake.decoder.errors import LakeError
+from slotlake.decoder.errors import DamagedError, LakeError
 from slotlake.spark.storage.file_io import StoreFileIO
 from slotlake.spark.storage.stores import canonical
 from slotlake.spark.tables import metadata as catalog_metadata
@@ -226,7 +226,7 @@ class _explained:  # noqa: N801 - used as a function: `with _explained(…):`
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, Exception) and not isinstance(error, LakeError):  # Avro's readers raise anything
-            raise LakeError(
+            raise DamagedError(
                 "a metadata file of a lake table cannot be read; nothing was removed",
                 where=self._where,
                 way_out="if the table lost files, copy it again: slotlake backfill --table",

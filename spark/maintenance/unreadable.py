@@ -86,6 +86,20 @@ def damage_behind_query(
     return None
 
 
+def require_manifests(read: Iterable[tuple[LakeName, Metadata, Metadata | None]]) -> None:
+    """See that the manifests of tables can be read: at one that cannot, DuckDB 1.5.5 ends the whole process.
+
+    Args:
+        read: of each table its name, its metadata and the snapshot.
+
+    Raises:
+        DamagedError: one is missing or damaged.
+    """
+    for name, _, snapshot in read:
+        if snapshot is not None:
+            _listed_files(name, [snapshot])
+
+
 def unreadable(
     table: Loaded, named: Collection[str] | None = None, snapshot: Metadata | None = None
 ) -> Iterator[tuple[str, str]]:
@@ -100,11 +114,9 @@ def unreadable(
     """
     heads = [snapshot or catalog_metadata.head(table.metadata)]
     try:
-        listed = TableFiles().referenced_files([head for head in heads if head])
-    except _STORE_ERRORS:
-        raise
-    except LakeError as error:
-        yield f"a metadata file of {table.name} cannot be read: {error.where}", error.where
+        listed = _listed_files(table.name, [head for head in heads if head])
+    except DamagedError as error:
+        yield error.what, error.where
         return
     sizes = lake_files.sizes(listed)
     missing = sorted(path for path, size in sizes.items() if size is None)
@@ -118,6 +130,17 @@ def unreadable(
     for path in _to_read(rest, named):
         if not _is_parquet(path):
             yield f"a data file of {table.name} is damaged: {Location(path).name}", path
+
+
+def _listed_files(name: LakeName, snapshots: Sequence[Metadata]) -> dict[str, int]:
+    """The files of snapshots → bytes; raises a `DamagedError` if a list of them cannot be read."""
+    try:
+        return TableFiles().referenced_files(snapshots)
+    except _STORE_ERRORS:
+        raise
+    except LakeError as error:
+        what = f"a metadata file of {name} cannot be read: {error.where}"
+        raise DamagedError(what, where=error.where, way_out=MENDED) from error
 
 
 def _to_read(listed: Mapping[str, int], named: Collection[str] | None) -> list[str]:

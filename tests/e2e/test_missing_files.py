@@ -1,13 +1,15 @@
-"""A file of a lake table that is missing or shortened, met by Spark: named, and one table's trouble alone."""
+"""A file of a lake table that is missing or damaged: named, and one table's trouble alone."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from slotlake import Pipeline
+from slotlake.decoder.errors import DamagedError
 from slotlake.spark.direct.choice import NEVER, SWITCH
 from tests.conftest import Database
 from tests.e2e.aside_causes import five_rows
@@ -40,4 +42,61 @@ def test_one_tables_trouble(
             assert "slotlake recover" in entry["way_out"]
         assert_equal(database, pipeline, ["good"])
         assert set(pipeline.sync().resumed) == {"public.gone", "public.shortened"}
+        assert_equal(database, pipeline, tables)
+
+
+def _half(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def _noise(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    for at in range(len(content) // 2, len(content), 7):
+        content[at] ^= 0x5A
+    path.write_bytes(content)
+
+
+def _empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def _junk(path: Path) -> None:
+    path.write_bytes(b"\xff" * path.stat().st_size)
+
+
+Damage = Callable[[Path], None]
+MANIFESTS: Mapping[str, Damage] = {
+    "gone": Path.unlink, "empty": _empty, "half": _half, "noise": _noise, "junk": _junk
+}  # fmt: skip
+LISTS: Mapping[str, Damage] = {"list_gone": Path.unlink, "list_half": _half}
+
+
+@pytest.mark.parametrize("repair", ["sync", "recover"])
+def test_damaged_manifests(database: Database, session: Any, tmp_path: Path, repair: str) -> None:
+    """DuckDB 1.5.5 ends the whole process at one, and Spark cannot even delete all rows: neither is asked."""
+    damages = {**MANIFESTS, **LISTS}
+    tables = five_rows(database, "good", *damages)
+    with Pipeline.open(pipeline_file(tmp_path, database, tables)) as pipeline:
+        pipeline.init()
+        for name, damage in damages.items():
+            wanted = "manifest_list FROM {}.snapshots" if name in LISTS else "path FROM {}.manifests"
+            row = pipeline.session.sql(f"SELECT {wanted.format(f'lake.shop.{name}')}").collect()[0]
+            file = local_file(row[0])
+            damage(file)
+            with pytest.raises(DamagedError, match=file.name) as caught:
+                pipeline.query(f"SELECT count(*) FROM {name}")
+            assert "slotlake recover" in caught.value.way_out
+        assert pipeline.query("SELECT count(*) FROM good").rows == [("5",)]
+        database.execute("; ".join(f"UPDATE {name} SET v = 'new' WHERE id < 4" for name in tables))
+        assert set(pipeline.sync().set_aside) == {f"public.{name}" for name in damages}
+        assert_equal(database, pipeline, ["good"])
+        if repair == "recover":
+            pipeline.recover(carry_out=True)
+        else:
+            assert set(pipeline.sync().resumed) == {f"public.{name}" for name in damages}
+        assert_equal(database, pipeline, tables)
+        database.execute("; ".join(f"UPDATE {name} SET v = 'newer' WHERE id < 3" for name in tables))
+        assert not pipeline.sync().set_aside
+        pipeline.maintain()
+        assert pipeline.verify().equal
         assert_equal(database, pipeline, tables)

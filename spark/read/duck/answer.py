@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from slotlake.decoder.errors import LakeError
 from slotlake.decoder.lsn import format_lsn
-from slotlake.spark.maintenance.unreadable import damage_behind_query
+from slotlake.spark.maintenance.unreadable import damage_behind_query, require_manifests
 from slotlake.spark.read.duck.database import new_database, reading
 from slotlake.spark.read.duck.judge import WITH_SPARK, judged
 from slotlake.spark.read.point import ReadPoint
@@ -29,6 +29,7 @@ def query(read_point: ReadPoint, sql: str) -> QueryResult:
 
     Raises:
         LakeError: the SQL is wrong, or no query of this lake's tables, or DuckDB cannot run it.
+        DamagedError: a file of a table that is read is missing or damaged.
         SetupError: DuckDB is not installed.
     """
     if _SHOW_TABLES.fullmatch(sql):
@@ -37,6 +38,8 @@ def query(read_point: ReadPoint, sql: str) -> QueryResult:
         import duckdb
 
         statement = judged(connection, sql, read_point)
+        read = [(each.name, each.metadata, each.snapshot) for each in statement.views.values()]
+        require_manifests(read)
         try:
             with reading(connection, read_point.lake, statement.views):
                 return _run(connection, statement.sql, read_point.position)
@@ -49,7 +52,6 @@ def query(read_point: ReadPoint, sql: str) -> QueryResult:
                 duckdb.CatalogException,
                 duckdb.DataError,
             )
-            read = [(each.name, each.metadata, each.snapshot) for each in statement.views.values()]
             if not isinstance(error, mistakes) and (damaged := damage_behind_query(error, read)) is not None:
                 raise damaged from error
             raise LakeError(
