@@ -225,7 +225,7 @@ def test_each_decision_has_a_date_and_a_status() -> None:
     """What replaces another one, even in part, is a later one that is there."""
     wrong = []
     for page in sorted((ROOT / "docs" / "adr").glob("*.md")):
-        status = page.read_text().split("\n\n")[1]
+        status = " ".join(page.read_text().split("\n\n")[1].split())
         found = re.fullmatch(
             r"\*\*Status\.\*\* Accepted, 20\d\d-\d\d-\d\d"
             r"(?:; superseded(?: in part)? by \[ADR (\d+)\]\((\d{4}-[a-z0-9-]+\.md)\): .+)?\.",

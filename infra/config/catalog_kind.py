@@ -74,7 +74,7 @@ def _metastore(file: PipelineFile, uri: str) -> None:
         raise PipelineFileError(
             f"{kind} cannot publish several tables at once",
             where=f"{file.path}, lake.publish",
-            way_out="accept that with lake.publish: per_table (docs/glue-and-hive.md says what it means for "
+            way_out="accept that with lake.publish: per_table (docs/catalogs.md says what it means for "
             "readers), or use SQLite, PostgreSQL, or a REST server that can",
         )
     if not fits_metastore(lake.namespace):

@@ -1,6 +1,6 @@
 """What readers can read of a lake: one table, from their own documentation and from tests here.
 
-`lake.readers` is judged by it (`infra.selection.readers`), and docs/readers.md shows it; a test compares
+`lake.readers` is judged by it (`infra.selection.readers`), and docs/reading.md shows it; a test compares
 both.  Each fact names its source.  What neither a test nor a document says is `unknown`, never a guess.
 """
 

@@ -89,11 +89,11 @@ def _of_reader(file: PipelineFile, name: str, reader: Reader) -> Iterator[Reader
     catalog = _catalog(file)
     what = {"sqlite": "a catalog in SQLite", "postgresql": "a catalog in PostgreSQL"}
     what |= {"glue": "a catalog in AWS Glue", "hive": "a catalog in a Hive Metastore"}
-    way_out = f"use a catalog that {reader.title} reads (docs/readers.md), or {leave_out}"
+    way_out = f"use a catalog that {reader.title} reads (docs/reading.md), or {leave_out}"
     yield from _finding(reader, catalog, what.get(catalog, "a REST catalog"), way_out)
     storage = _storage(file)
     where = "a folder of this machine" if storage == "file" else f"a warehouse in {storage}://"
-    way_out = f"use a warehouse that {reader.title} reads (docs/readers.md), or {leave_out}"
+    way_out = f"use a warehouse that {reader.title} reads (docs/reading.md), or {leave_out}"
     yield from _finding(reader, storage, where, way_out)
 
 

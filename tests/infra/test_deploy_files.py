@@ -24,7 +24,7 @@ from slotlake.infra.local.jars import Jar
 from tests.conftest import ROOT
 from tests.infra.deployment import DEPLOY, needs_long
 
-PAGES = [(ROOT / "docs" / name).read_text() for name in ("deploy.md", "managed.md", "roles.md")]
+PAGES = [(ROOT / "docs" / name).read_text() for name in ("deploy.md", "roles.md")]
 KERNEL = "slotlake.decoder.types.slices._measure"
 NAME = re.compile(r"^([a-z0-9][a-z0-9.-]*)==", re.MULTILINE)
 
@@ -336,4 +336,4 @@ def test_the_policies_of_json_and_terraform_name_the_same_rights() -> None:
         part = module[module.index(f'output "{kind}"') :]
         part = part[: part.index("\n}\n")]
         assert actions == set(re.findall(r'"(s3:\w+)"', part)) - {"s3:prefix"}
-        assert all(f"`{action}`" in PAGES[2] for action in actions)
+        assert all(f"`{action}`" in PAGES[1] for action in actions)

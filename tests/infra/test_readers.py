@@ -106,7 +106,7 @@ def test_an_unknown_reader(tmp_path: Path) -> None:
 
 def test_the_page_shows_the_facts() -> None:
     """Each reader's row, notes and sources; the day on which they were looked up."""
-    page = " ".join((ROOT / "docs" / "readers.md").read_text().split())
+    page = " ".join((ROOT / "docs" / "reading.md").read_text().split())
     assert LOOKED_UP in page
     tables = (FORMATS_AND_TYPES, [aspect for aspect in ASPECTS if aspect not in FORMATS_AND_TYPES])
     for aspects in tables:
