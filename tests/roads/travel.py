@@ -232,6 +232,8 @@ class Traveller:
             patch.setenv("SLOTLAKE_DIRECT", {"direct": "usually", "merge": "never"}[engine])
             if road.slices == "many":
                 patch.setattr("slotlake.spark.apply.changes._COPIES", 300)
+            # On every second road a batch packs small files.
+            patch.setattr("slotlake.spark.direct.packing.FILES_MIN", (12, 2)[self.number % 2])
             if road.rows == "large":
                 for name, limit in _EACH_ROW_IS_LARGE.items():
                     patch.setattr(f"slotlake.spark.{name}", limit)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import zlib
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,7 @@ import pytest
 from slotlake.decoder.errors import ApplyError, LakeError
 from slotlake.spark.catalog.base import load_one
 from slotlake.spark.catalog.open import open_catalog
-from slotlake.spark.direct import choice, packing, reading
+from slotlake.spark.direct import choice, reading
 from slotlake.spark.direct import rows as direct_rows
 from slotlake.spark.direct import stage as direct_stage
 from slotlake.spark.fold import batch
@@ -29,7 +28,6 @@ from slotlake.spark.tables.deletion_vectors import puffin_of, vectors
 from tests.spark.lake_lab import UNCHANGED, Change, Lab, Row, delete, insert, relation, update
 from tests.storage import lake_in
 
-LONG = bool(os.environ.get("SLOTLAKE_TEST_LONG"))
 VALUES = {
     "int4": ["-2147483648", "0", "7"],
     "text": ["", "a" * 40, "a" * 40 + "b", "größe 😀", "it's `q`"],
@@ -43,17 +41,6 @@ VALUES = {
     "uuid": [f"{i:08x}-0000-0000-0000-000000000000" for i in (1, 0xFFFFFFFF)],
     "bool": ["f", "t"],
 }
-UNUSUAL = {"numeric(10,2)": "NaN", "date": "infinity", "timestamptz": "infinity", "timestamp": "-infinity"}
-KEYS = [
-    ("int4",),
-    ("text",),
-    ("numeric", "int4"),
-    ("numeric(10,2)", "text"),
-    ("float8",),
-    ("timestamptz", "uuid"),
-]
-KEYS += [("bytea", "date"), ("timestamp", "bool", "int4")]
-NAMES = {"text": "v", "numeric": "n", "float8": "f", "timestamptz": "at", "bytea": "b", "numeric(10,2)": "m"}
 
 
 @contextmanager
@@ -136,81 +123,6 @@ def by_pyiceberg(lab: Lab, table: str) -> int:
         return int(catalog.iceberg.load_table(("shop", table)).scan().to_arrow().num_rows)
 
 
-def history(table: Any, rng: random.Random, rows: dict[Any, Row], steps: int) -> list[Change]:
-    """Changes as a server sends them, of a table that has these rows; the rows are what it has then."""
-    changes = []
-    kinds = {column.name: column.type_name for column in table.columns}
-    for _ in range(steps):
-        new = {name: rng.choice([*VALUES[kind], None]) for name, kind in kinds.items()}
-        key = {name: rng.choice(VALUES[kinds[name]]) for name in table.key}
-        named = tuple(key.values())
-        there = rng.choice(list(rows)) if rows else None
-        step = rng.choice(["insert", "insert", "update", "partial", "move", "delete"])
-        if step == "insert" and named not in rows:
-            rows[named] = {**new, **key}
-            changes.append(insert(table, **rows[named]))
-        elif there is not None and step in ("update", "partial", "move"):
-            of_key = dict(zip(table.key, there, strict=True))
-            shown = dict(new) if step == "update" else {**new, "v": UNCHANGED}
-            to = key if step == "move" and named not in rows else of_key
-            whole = {**shown, **to}
-            changes.append(update(table, of_key if to is not of_key else None, **whole))
-            before = rows.pop(there)
-            rows[tuple(to.values())] = {**whole, "v": before["v"] if whole["v"] is UNCHANGED else whole["v"]}
-        elif there is not None and step == "delete":
-            changes.append(delete(table, **dict(zip(table.key, there, strict=True))))
-            del rows[there]
-    return changes
-
-
-@pytest.mark.parametrize("seed", range(16 if LONG else 1))
-def test_random_histories(two: Two, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    if seed % 2 == 0:
-        monkeypatch.setattr(packing, "FILES_MIN", 2)
-    rng = random.Random(seed)
-    key = KEYS[seed % len(KEYS)]
-    names = [f"k{i}" for i in range(len(key))]
-    values = {name: kind for kind, name in NAMES.items()}
-    table = relation("kinds", names, **dict(zip(names, key, strict=True)), **values)
-    # A column of exact texts comes with the first value that needs it, by Spark: so all are there at once.
-    first = {
-        column.name: UNUSUAL.get(column.type_name, VALUES[column.type_name][0]) for column in table.columns
-    }
-    rows: dict[Any, Row] = {}
-    history(table, rng, rows, 12)
-    rows[tuple(first[name] for name in table.key)] = first
-    two.init(table, list(rows.values()))
-    before = two.numbers(table)
-    for _ in range(4 if LONG else 2):
-        changes = history(table, rng, rows, 8)
-        if not changes:
-            continue
-        assert two.sync(*changes) == {}
-        expected = sorted((tuple(row[c.name] for c in table.columns) for row in rows.values()), key=repr)
-        assert two.rows("kinds") == expected
-        after = two.numbers(table)
-        same = [
-            {k: (v[0] == b[k][0], v[1] == b[k][1]) if k in b else None for k, v in a.items()}
-            for a, b in zip(after, before, strict=True)
-        ]
-        assert same[0] == same[1]
-        before = after
-    # The MERGE goes on with what was written directly.
-    with staged_by(choice.NEVER):
-        direct = two.labs[choice.ALWAYS]
-        direct.sync(*history(table, rng, rows, 8), insert(table, **_another(table, rows)))
-        assert len(direct.rows("kinds")) == len(rows)
-        assert len({v[0] for v in two.numbers(table)[0].values()}) == len(rows)
-
-
-@pytest.mark.usefixtures("rows_are_large")
-@pytest.mark.parametrize("seed", range(16) if LONG else [4])
-def test_random_histories_of_large_rows(two: Two, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    for lab in two.labs.values() if seed % 2 else ():
-        lab.lake = replace(lab.lake, slice_bytes=4_000)
-    test_random_histories(two, seed, monkeypatch)
-
-
 @pytest.mark.usefixtures("rows_are_large")
 @pytest.mark.parametrize("slice_bytes", [1 << 30, 2_000])
 def test_large_rows_without_a_key(two: Two, slice_bytes: int) -> None:
@@ -243,21 +155,6 @@ def test_large_rows_without_a_key(two: Two, slice_bytes: int) -> None:
 
 
 NAMES_OF_BAG = {"v": "int4", "t": "text", "b": "bytea", "m": "numeric(10,2)", "at": "timestamptz"}
-
-
-def _another(table: Any, rows: dict[Any, Row]) -> Row:
-    """A row with a key that is not there."""
-    rng = random.Random(99)
-    kinds = {column.name: column.type_name for column in table.columns}
-    while True:
-        row = {
-            n: "new" if k == "text" else "77" if k == "int4" else rng.choice(VALUES[k])
-            for n, k in kinds.items()
-        }
-        key = tuple(row[name] for name in table.key)
-        if key not in rows:
-            rows[key] = row
-            return row
 
 
 ORDERS = relation("orders", ["id"], id="int8", note="text", total="numeric(10,2)")
