@@ -171,12 +171,14 @@ def apply_shape(work: Work, schema: TableSchema) -> frozenset[str]:
     for change in field_changes(work.table, work.lake.catalog, schema):
         run(work.session, work.table, change)
     final = settle(schema, schema_of(metadata, work.table.name))
-    properties: dict[str, str | None] = dict(unbounded(schema.columns))
-    if metadata["properties"].get(SCHEMA_PROPERTY) != final.schema.to_json():
-        properties |= {STAGED_SCHEMA_PROPERTY: final.schema.to_json(), STAGED_FIELDS_PROPERTY: final.plan}
-    properties = {k: v for k, v in properties.items() if v not in (None, metadata["properties"].get(k))}
+    present_properties = metadata["properties"]
+    properties = {k: v for k, v in unbounded(schema.columns).items() if present_properties.get(k) != v}
+    if present_properties.get(SCHEMA_PROPERTY) != final.schema.to_json():
+        # Also if it was staged before: that was discarded after this metadata was read.
+        properties[STAGED_SCHEMA_PROPERTY] = final.schema.to_json()
+        properties |= {} if final.plan is None else {STAGED_FIELDS_PROPERTY: final.plan}
     if properties:
-        listed = ", ".join(f"{literal(key)} = {literal(value or '')}" for key, value in properties.items())
+        listed = ", ".join(f"{literal(key)} = {literal(value)}" for key, value in properties.items())
         table = work.table.name.sql(work.lake.catalog)
         run(work.session, work.table, f"ALTER TABLE {table} SET TBLPROPERTIES ({listed})")
     return frozenset(c.exact_name for c in schema.columns if c.exact or c.exact_name in present)

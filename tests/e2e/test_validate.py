@@ -203,7 +203,7 @@ def test_columns_that_no_binary_stream_can_carry(shop: Path, database: Database)
     )
     _edit(shop, "source:\n", "source:\n  binary: true\n")
     columns = [f"{name!r} of public.b" for name in ("many", "one", "far", "r")]
-    _refused_alike(shop, "tables", *columns, "no binary format", "source.binary: false", "SET TABLE")
+    _refused_alike(shop, "tables", *columns, "no binary format", "source.binary: false", "DROP TABLE")
     assert "'plain'" not in _error(shop, "tables").what
     database.execute("ALTER PUBLICATION shop SET TABLE a, b (id, n, plain)")
     _require_valid(shop)

@@ -22,6 +22,7 @@ ROWS = [
      "y": "\\x" + "ff" * 20, "b": "t"},
     {"id": "8", "n": "NaN"},
 ]  # fmt: skip
+FLOAT = 3  # its field
 FIGURES = (
     "SELECT record_count, file_size_in_bytes, column_sizes, value_counts, null_value_counts, lower_bounds, "
     "upper_bounds, readable_metrics FROM {} ORDER BY file_path"
@@ -45,6 +46,9 @@ def test_as_spark_takes_files_in(lab: Lab) -> None:
         lab.session.sql(FIGURES.format(f"lake.shop.{name}.files")).first().asDict(recursive=True)
         for name in ("kinds", "theirs")
     )
+    for figures in (ours, theirs):  # of a float we tell the size alone, and Spark nothing (docs/adr/0092)
+        figures["column_sizes"].pop(FLOAT, None)
+        del figures["readable_metrics"]["f"]
     different = {figure: (ours[figure], theirs[figure]) for figure in ours if ours[figure] != theirs[figure]}
     assert different == {}
     assert lab.session.table("lake.shop.kinds").exceptAll(lab.session.table("lake.shop.theirs")).count() == 0
