@@ -137,6 +137,7 @@ def test_interrupted_anywhere_and_gone_on(database: Database, tmp_path: Path, se
         assert_equal(database, pipeline, ["t"])
 
 
+@pytest.mark.skipif(not LONG, reason="SLOTLAKE_TEST_LONG=1 runs it")
 def test_run_ends_after_the_batch_at_hand_and_at_once_by_a_second_signal(
     database: Database, tmp_path: Path, session: Any
 ) -> None:

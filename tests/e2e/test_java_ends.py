@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from slotlake import Pipeline
-from tests.conftest import Database
+from tests.conftest import LONG, Database
 from tests.e2e.oracle import assert_equal, pipeline_file
 from tests.e2e.test_quiet import NOISE
 from tests.sources import ROOT
@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 TABLES = ["large", "small"]
 
 
+@pytest.mark.skipif(not LONG, reason="SLOTLAKE_TEST_LONG=1 runs it")
 def test_a_java_that_ends_is_named_and_begun_again(database: Database, tmp_path: Path, session: Any) -> None:
     database.execute(
         "CREATE TABLE large (id int PRIMARY KEY, v text); CREATE TABLE small (id int PRIMARY KEY, v text);"

@@ -130,6 +130,7 @@ def test_each_step_of_a_batch_on_a_worker_of_its_own(
         assert [path.name for path in shop.parent.iterdir()] == [shop.name], "nothing next to the file"
 
 
+@LONG
 @needs_namespaces
 def test_what_one_machine_noted_of_a_batch_another_knows(
     database: Database, shop: Path, worker: Worker, connect: str
