@@ -83,7 +83,8 @@ def with_results(page: str, results: Results) -> str:
     before, head, rest = page.partition(_HEAD)
     if not head:
         raise ValueError("CONTRIBUTING.md has no table of the long form")
-    rows, _, after = rest.partition("\n\n")
+    rows = (re.match(r"(?:\|.*\n)*", rest) or [""])[0]
+    after = rest[len(rows) :].lstrip("\n")
     old = dict(re.findall(r"^\| `([^`]+)` (.*)$", rows, re.MULTILINE))
     new = {path: f"| {day} | {words} |" for path, (day, words) in results.items()}
     shown = {path: row for path, row in {**old, **new}.items() if path in new or (CHECKOUT / path).is_file()}

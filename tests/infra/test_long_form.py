@@ -91,5 +91,13 @@ def test_what_is_not_understood(
     assert "usage:" in said
 
 
+def test_an_empty_table_is_filled() -> None:
+    page = f"# Page\n\n{long_form._HEAD}\n## Next\n\nWords.\n"
+    filled = long_form.with_results(page, {"tests/test_x.py": ("2026-01-01", "1 passed")})
+    assert filled == page.replace(
+        f"{long_form._HEAD}\n", f"{long_form._HEAD}| `tests/test_x.py` | 2026-01-01 | 1 passed |\n\n"
+    )
+
+
 def test_the_page_has_the_table() -> None:
     assert long_form.with_results((ROOT / "CONTRIBUTING.md").read_text(), {})
