@@ -4,8 +4,7 @@ Each judgement asks both sides and the change log; nothing is remembered.  A *fi
 people, and a repair: *mend* (move the branch main of tables back to where slotlake left it), *renew* (a new
 slot, and the difference between lake and source), *copy* (copy some tables again, in place), *pull* (pull a
 batch once more from the slot).  Invariant: judging changes nothing; what waiting, or the next sync, sets
-right
-is not a finding.
+right is not a finding.
 """
 
 from __future__ import annotations
@@ -115,16 +114,13 @@ def require_whole(
     """Check that the lake is as slotlake left it, before anything is built on it.
 
     Rows that somebody wrote into a mirror are let through: the conflicts of later changes with them are
-    counted,
-    and handled by choice (`on_conflict`); `status` reports them until a batch lies on top of them, and
-    `verify`
-    finds them.
+    counted, and handled by choice (`on_conflict`); `status` reports them until a batch lies on top of them,
+    and `verify` finds them.
 
     Args:
         pipeline: the pipeline, with its lake.
         at_snapshot: for a verification, or for a backfill, which replaces such rows: let those in derived
-            tables
-            through, too.
+            tables through, too.
         only: look at these tables only; None: at all.
 
     Raises:

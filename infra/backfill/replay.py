@@ -45,8 +45,7 @@ class ReplayReport(Report):
         changes: how many were applied.
         tables: the scratch tables.
         copied_meanwhile: lake tables that were copied, or read again, in the range: their content came from
-            the
-            source, not from the change log, so their replay lacks it.
+            the source, not from the change log, so their replay lacks it.
     """
 
     namespace: str

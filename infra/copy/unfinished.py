@@ -149,8 +149,7 @@ def unfinished(pipeline: OpenPipeline) -> dict[str, Any] | None:
     """Describe, for `status`, an initial copy, or one over several syncs, that is under way or was cut off.
 
     Keys: process (None when it has ended), lsn (where the tables will be), since (seconds since 1970), slot
-    (that
-    keeps WAL for it, if it is an `init`), tables (`copy_states.TableProgress`, a dictionary each).
+    (that keeps WAL for it, if it is an `init`), tables (`copy_states.TableProgress`, a dictionary each).
     """
     alive = pipeline.locks.is_at_work if pipeline.file.shares_state else None
     note, states = making_note(pipeline), copy_states.read(pipeline.file.state_dir, alive)

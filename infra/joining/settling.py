@@ -9,8 +9,7 @@ was made when all tables were published already has no such writers.
 
 Invariant: `settled_snapshot` yields a snapshot at the lake's position, and the tables that may begin under
 it.  Where none can be judged (`infra.advance.nonblocking`) it is a slot's, for which the same transactions
-are
-waited for once.
+are waited for once.
 """
 
 from __future__ import annotations

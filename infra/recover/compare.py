@@ -1,10 +1,9 @@
 """What a recovery has to bring to each table: nothing, the rows that differ, or all of it.
 
-Each table is compared by hash buckets, the source as one snapshot shows it with the lake as it is.  Rows come
-as changes of one transaction, so that derived tables (a history, a change log) see them as changes; a whole
-copy replaces a table's content in place.  Invariant: a table is copied whole only if most of it differs, or
-if
-its rows cannot be distinguished or compared.
+Each table is compared by hash buckets, the source as one snapshot shows it with the lake as it is.  Rows
+come as changes of one transaction, so that derived tables (a history, a change log) see them as changes; a
+whole copy replaces a table's content in place.  Invariant: a table is copied whole only if most of it
+differs, or if its rows cannot be distinguished or compared.
 """
 
 from __future__ import annotations
@@ -51,8 +50,7 @@ class TableRepair(Report):
     Attributes:
         table: as PostgreSQL writes it.
         how: "nothing", "rows" (those that differ), "whole" (copied again in place), "new" (the lake lacks
-            it), or
-            "left" (it is not published any more: it stays as it is).
+            it), or "left" (it is not published any more: it stays as it is).
         rows: how many are written.
         bytes: about what these take at the source.
         differences: kind of difference → rows, if it was compared.

@@ -1,8 +1,7 @@
 """Tables of which a batch has rows that name an object by a name that nothing has at the source any more.
 
 A value of ``regclass`` and its like is an OID that the server prints as a name.  If the object was renamed
-and
-renamed back, or made and dropped, between two looks at the catalog, only such rows show it
+and renamed back, or made and dropped, between two looks at the catalog, only such rows show it
 (`decoder.catalog.reg_texts`).  The source prints them otherwise by now, so their table is copied again.
 
 Not noticed: two objects that swap their names, and swap them back: each text is right, for the other object.

@@ -2,9 +2,8 @@
 
 The file says `filter`, `columns` and `operations`; the source's server says what they mean and whether the
 stream can keep them true; `spark/row_filter/selection.py` applies them to each batch.  Invariant: a lake
-table
-follows by the choices with which it was copied; a file, or a source, that says something else now is refused
-until the table is copied again.
+table follows by the choices with which it was copied; a file, or a source, that says something else now is
+refused until the table is copied again.
 """
 
 from __future__ import annotations

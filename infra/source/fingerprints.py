@@ -135,8 +135,7 @@ class CatalogFingerprint:
         """Return whether changes may not have been sent, or under another name, of a table published now.
 
         They were sent if one publication sent them all, and still does; of a partition, what the others do
-        counts
-        too.
+        counts too.
         """
         same = [member for member in self.members & now.members if self._goes_on(member, now)]
         if len(same) == len(self.members) == len(now.members):

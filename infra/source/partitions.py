@@ -1,12 +1,11 @@
 """Notice partitions that come and go without a row event, so that their table is copied again.
 
-ATTACH brings rows that no change had; DETACH, DROP and TRUNCATE of one partition remove rows of a table that
-is published through its root, and pgoutput sends nothing of it (pgoutput_truncate leaves out partitions that
-are not published as themselves).  A leaf that was detached was not published meanwhile.  So the lake's table
-has in its shape with which partitions it was copied: of each its storage, and the transaction that made it a
-partition.  A partition that was born as one (CREATE TABLE … PARTITION OF) was empty then; all of its rows
-came
-through the stream, and it is only noted.
+ATTACH brings rows that no change had; DETACH, DROP and TRUNCATE of one partition remove rows of a table
+that is published through its root, and pgoutput sends nothing of it (pgoutput_truncate leaves out
+partitions that are not published as themselves).  A leaf that was detached was not published meanwhile.  So
+the lake's table has in its shape with which partitions it was copied: of each its storage, and the
+transaction that made it a partition.  A partition that was born as one (CREATE TABLE … PARTITION OF) was
+empty then; all of its rows came through the stream, and it is only noted.
 """
 
 from __future__ import annotations

@@ -94,8 +94,7 @@ def wal_rate(readings: Sequence[WalReading]) -> float | None:
     """Bytes of WAL per second: over all readings, or over the last minute if that is more.
 
     The greater of the two, because it says when the room for WAL is used up.  None if there is no reading
-    that is
-    at least a second older.
+    that is at least a second older.
     """
     if not readings:
         return None

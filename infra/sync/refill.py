@@ -32,10 +32,8 @@ def fill_added_columns(pipeline: OpenPipeline, progress: Progressing) -> list[st
 
     These are tables whose added columns have a default: PostgreSQL stores a constant default in the catalog
     (pg_attribute.attmissingval), or rewrites the table for a volatile one, and neither reaches the stream;
-    tables
-    to which a row came with a value that was not sent (`spark.row_filter.selection.Taken.lost`); and those
-    that
-    partitions joined or left.  Several at once are read under one snapshot.
+    tables to which a row came with a value that was not sent (`spark.row_filter.selection.Taken.lost`); and
+    those that partitions joined or left.  Several at once are read under one snapshot.
 
     Returns:
         The tables that were copied, quoted.
