@@ -158,6 +158,7 @@ KILLED_AT = {
 FEW = {"resume": ["publish.after_swap:2"]}
 
 
+@pytest.mark.skipif(not LONG, reason="SLOTLAKE_TEST_LONG=1 runs it")
 def test_killed(bytes_database: Database, connect: str, tmp_path: Path) -> None:
     """SIGKILL between the record and the publication, in the copy that brings a table back, and behind it."""
     database = bytes_database

@@ -57,6 +57,7 @@ def _count(pipeline: Any, table: str) -> int:
     return int(pipeline.session.sql(files).collect()[0][0])
 
 
+@pytest.mark.skipif(not LONG, reason="SLOTLAKE_TEST_LONG=1 runs it")
 def test_the_files_of_a_table_that_is_only_updated_stay_few(
     database: Database, connect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -201,6 +201,7 @@ STEPS = (
 
 
 @pytest.mark.skipif(IN_S3 or ON_REST, reason="it looks at files in a folder, and alters a table by SQL")
+@pytest.mark.skipif(not LONG, reason="SLOTLAKE_TEST_LONG=1 runs it")
 @pytest.mark.parametrize("engine", ["usually", "never"])
 def test_no_writer_bounds_a_float(database: Database, session: Any, tmp_path: Path, engine: str) -> None:
     database.execute(MADE)

@@ -23,7 +23,7 @@ from slotlake.spark.catalog.base import load
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.names import LakeName
 from slotlake.spark.tables.position_deletes import PositionDeletes
-from tests.conftest import Database
+from tests.conftest import LONG, Database
 from tests.e2e.oracle import assert_equal, pipeline_file
 from tests.e2e.readers import duckdb_connection, duckdb_secret, pyiceberg_catalog
 from tests.e2e.scenarios import big
@@ -100,6 +100,7 @@ ALL_RIGHT = {"spark": True, "pyiceberg": True, "duckdb": True}
 
 
 @pytest.mark.skipif(IN_NESSIE, reason="test_nessie has such a life; DuckDB reads what Nessie says only")
+@pytest.mark.skipif(not LONG, reason="SLOTLAKE_TEST_LONG=1 runs it")
 def test_followed_proven_and_repaired(
     database: Database, session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from slotlake import Pipeline
 from slotlake.decoder.errors import DamagedError
 from slotlake.spark.direct.choice import NEVER, SWITCH
-from tests.conftest import Database
+from tests.conftest import LONG, Database
 from tests.e2e.aside_causes import five_rows
 from tests.e2e.oracle import assert_equal, pipeline_file
 from tests.storage import IN_S3, local_file
@@ -71,7 +71,7 @@ MANIFESTS: Mapping[str, Damage] = {
 LISTS: Mapping[str, Damage] = {"list_gone": Path.unlink, "list_half": _half}
 
 
-@pytest.mark.parametrize("repair", ["sync", "recover"])
+@pytest.mark.parametrize("repair", ["sync", "recover"] if LONG else ["recover"])
 def test_damaged_manifests(database: Database, session: Any, tmp_path: Path, repair: str) -> None:
     """DuckDB 1.5.5 ends the whole process at one, and Spark cannot even delete all rows: neither is asked."""
     damages = {**MANIFESTS, **LISTS}

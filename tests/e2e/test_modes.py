@@ -15,7 +15,7 @@ from slotlake import Pipeline
 from slotlake.decoder.lsn import parse_lsn
 from slotlake.spark.read.point import ReadPoint
 from slotlake.spark.read.query import query
-from tests.conftest import Database
+from tests.conftest import LONG, Database
 from tests.e2e.oracle import pipeline_file, source_rows
 
 pytestmark = pytest.mark.timeout(600)
@@ -61,6 +61,7 @@ def _transactions(dice: random.Random, database: Database, count: int) -> None:
                     connection.execute(_statement(dice))
 
 
+@pytest.mark.skipif(not LONG, reason="SLOTLAKE_TEST_LONG=1 runs it")
 def test_random_histories(database: Database, session: Any, tmp_path: Path) -> None:
     """Of keyed tables and a bag, with TRUNCATE, key changes, and values not sent."""
     database.execute(SETUP)

@@ -167,6 +167,7 @@ def test_the_same_statement(types: tuple[Database, Path], asked: str) -> None:
     assert found[0].lsn == found[1].lsn
 
 
+@pytest.mark.skipif(not LONG, reason="SLOTLAKE_TEST_LONG=1 runs it")
 @pytest.mark.parametrize("kept_as", ["format: 3", "format: 2"] if LONG else ["format: 3"])
 def test_every_point_of_a_table_that_changes(
     database: Database, session: Any, tmp_path: Path, kept_as: str
