@@ -85,6 +85,11 @@ def _maintain(
         opened = cache(lambda: pipeline.session)  # many tables need no Spark
         try:
             maintained.append(maintain_table(opened, pipeline.lake, name, pipeline.name, care, turns))
+            if damaged := maintained[-1].damaged:
+                warned.append(
+                    f"no file of {name} is removed before a point of the past expires, because the list of "
+                    f"its files cannot be read: {damaged}"
+                )
         except (JavaEndedError, DamagedError) as error:
             warned.append(f"table {name} stays as it is: {error.what} ({error.where}); {error.way_out}")
             maintained.append(Maintained(str(name)))

@@ -12,10 +12,7 @@ Invariant: what is written is seen by nobody before the catalog is given the met
 from __future__ import annotations
 
 import os
-import secrets
 import sys
-import time
-import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -43,9 +40,10 @@ from pyiceberg.types import DoubleType, FloatType, LongType, NestedField
 from slotlake.decoder.errors import LakeError
 from slotlake.spark import lake_files
 from slotlake.spark.copy.manifests import (
-    WITH_ROW_IDS,
     format_of,
     manifests_of,
+    new_snapshot,
+    with_new_snapshot,
     write_list,
     write_manifest,
 )
@@ -89,11 +87,11 @@ def with_files(
         LakeError: a file cannot be read, or nothing can be written.
     """
     with_schema = _without(metadata, unused)
-    before, number = catalog_metadata.head(metadata, branch), secrets.randbits(62) + 1
+    before = catalog_metadata.head(metadata, branch)
     try:
         added = _data_files(with_schema, files, partitions)
-        snapshot = _snapshot(with_schema, before, number, added)
-        snapshot["summary"].update(entries)
+        snapshot = new_snapshot(with_schema, branch)
+        snapshot["summary"] = {**_summary(catalog_metadata.summary(before), added), **entries}
         new = _manifests(with_schema, snapshot, added) if added else []
         snapshot = write_list(format_of(metadata), snapshot, [*new, *manifests_of(metadata, before)])
     except LakeError:
@@ -104,14 +102,7 @@ def with_files(
             where=metadata["location"],
             way_out="free space in the warehouse, let this user write there, then run the same command again",
         ) from error
-    grown = {
-        **with_schema,
-        "snapshots": [*metadata.get("snapshots", ()), snapshot],
-        "last-sequence-number": snapshot["sequence-number"],
-    }
-    if "first-row-id" in snapshot:
-        grown["next-row-id"] = snapshot["first-row-id"] + snapshot["added-rows"]
-    return catalog_metadata.with_ref(grown, branch, number)
+    return with_new_snapshot(with_schema, snapshot, branch)
 
 
 def _without(metadata: Metadata, unused: Collection[str]) -> Metadata:
@@ -243,21 +234,6 @@ def _statistics_plan(schema: Schema, properties: dict[str, str]) -> dict[int, St
         if not is_counted or isinstance(schema.find_type(number), FloatType | DoubleType):
             plan[number] = replace(collector, mode=MetricsMode(MetricModeTypes.NONE))
     return plan
-
-
-def _snapshot(metadata: Metadata, before: Metadata | None, number: int, added: list[DataFile]) -> Metadata:
-    now = int(max(time.time() * 1000, metadata["last-updated-ms"]))
-    numbered = {"first-row-id": metadata.get("next-row-id", 0)}
-    return {
-        "snapshot-id": number,
-        **({} if before is None else {"parent-snapshot-id": before["snapshot-id"]}),
-        "sequence-number": metadata["last-sequence-number"] + 1,
-        "timestamp-ms": now,
-        "summary": _summary(catalog_metadata.summary(before), added),
-        "manifest-list": f"{metadata['location']}/metadata/snap-{number}-1-{uuid.uuid4()}.avro",
-        "schema-id": metadata["current-schema-id"],
-        **(numbered if format_of(metadata) == WITH_ROW_IDS else {}),
-    }
 
 
 def _summary(before: Mapping[str, str], added: list[DataFile]) -> dict[str, str]:

@@ -36,7 +36,7 @@ from slotlake.decoder.errors import LakeError
 from slotlake.spark import lake_files
 from slotlake.spark.storage.file_io import StoreFileIO
 from slotlake.spark.tables import metadata as catalog_metadata
-from slotlake.spark.tables.metadata import STAGE, Metadata
+from slotlake.spark.tables.metadata import MAIN, STAGE, Metadata
 
 Format = Literal[2, 3]
 FORMATS: Final[tuple[Format, ...]] = (2, 3)
@@ -219,6 +219,35 @@ def write_list(version: Format, snapshot: Metadata, manifests: list[ManifestFile
     return snapshot
 
 
+def new_snapshot(metadata: Metadata, branch: str) -> Metadata:
+    """A snapshot that follows the head of a branch: all but its summary; its list is not written yet."""
+    before, number = catalog_metadata.head(metadata, branch), secrets.randbits(62) + 1
+    has_row_ids = format_of(metadata) == WITH_ROW_IDS
+    return {
+        "snapshot-id": number,
+        **({} if before is None else {"parent-snapshot-id": before["snapshot-id"]}),
+        "sequence-number": metadata["last-sequence-number"] + 1,
+        **({"first-row-id": metadata.get("next-row-id", 0)} if has_row_ids else {}),
+        "timestamp-ms": int(max(time.time() * 1000, metadata["last-updated-ms"])),
+        "manifest-list": f"{metadata['location']}/metadata/snap-{number}-1-{uuid.uuid4()}.avro",
+        "schema-id": metadata["current-schema-id"],
+    }
+
+
+def with_new_snapshot(metadata: Metadata, snapshot: Metadata, branch: str) -> Metadata:
+    """The metadata with a snapshot, as `write_list` returns it, as the head of a branch."""
+    numbered = {}
+    if "first-row-id" in snapshot:
+        numbered = {"next-row-id": snapshot["first-row-id"] + snapshot["added-rows"]}
+    grown = {
+        **metadata,
+        "snapshots": [*metadata.get("snapshots", ()), snapshot],
+        "last-sequence-number": snapshot["sequence-number"],
+        **numbered,
+    }
+    return catalog_metadata.with_ref(grown, branch, snapshot["snapshot-id"])
+
+
 def with_nothing_staged(metadata: Metadata) -> Metadata:
     """Write a snapshot without files; the metadata with it as ``stage``.
 
@@ -227,26 +256,11 @@ def with_nothing_staged(metadata: Metadata) -> Metadata:
     Raises:
         LakeError: the list cannot be written.
     """
-    before = catalog_metadata.head(metadata)
-    number, version = secrets.randbits(62) + 1, format_of(metadata)
-    snapshot = {
-        "snapshot-id": number,
-        **({} if before is None else {"parent-snapshot-id": before["snapshot-id"]}),
-        "sequence-number": metadata["last-sequence-number"] + 1,
-        **({"first-row-id": metadata["next-row-id"]} if version == WITH_ROW_IDS else {}),
-        "timestamp-ms": int(max(time.time() * 1000, metadata["last-updated-ms"])),
-        "manifest-list": f"{metadata['location']}/metadata/snap-{number}-1-{uuid.uuid4()}.avro",
-        "schema-id": metadata["current-schema-id"],
-    }
-    snapshot = write_list(version, snapshot, [])
     totals = ("records", "files-size", "data-files", "delete-files", "position-deletes", "equality-deletes")
-    snapshot["summary"] = {"operation": "delete", **{f"total-{each}": "0" for each in totals}}
-    grown = {
-        **metadata,
-        "snapshots": [*metadata.get("snapshots", ()), snapshot],
-        "last-sequence-number": snapshot["sequence-number"],
-    }
-    return catalog_metadata.with_ref(grown, STAGE, number)
+    summary = {"operation": "delete", **{f"total-{each}": "0" for each in totals}}
+    # After main: ``stage`` was set to it.
+    snapshot = write_list(format_of(metadata), {**new_snapshot(metadata, MAIN), "summary": summary}, [])
+    return with_new_snapshot(metadata, snapshot, STAGE)
 
 
 def _write_list(version: Format, snapshot: Metadata, manifests: list[ManifestFile]) -> None:

@@ -11,8 +11,6 @@ of it written at the same time.
 from __future__ import annotations
 
 import io
-import secrets
-import time
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,7 +31,7 @@ from pyiceberg.manifest import (
 
 from slotlake.spark import lake_files
 from slotlake.spark.copy.files import description_of_files
-from slotlake.spark.copy.manifests import write_entries, write_list
+from slotlake.spark.copy.manifests import new_snapshot, with_new_snapshot, write_entries, write_list
 from slotlake.spark.copy.spread import by_partition, write_parquet
 from slotlake.spark.direct.live import FIRST_ROW_ID, FORMAT, Live, LiveFile, spec_of
 from slotlake.spark.storage.location import Location
@@ -136,27 +134,11 @@ def with_replaced(metadata: Metadata, live: Live, new: Sequence[LiveFile], old: 
 def _with_files(
     metadata: Metadata, live: Live, files: _Files, entries: Mapping[str, str], branch: str
 ) -> Metadata:
-    before = catalog_metadata.head(metadata, branch)
-    number = secrets.randbits(62) + 1
-    snapshot = {
-        "snapshot-id": number,
-        **({} if before is None else {"parent-snapshot-id": before["snapshot-id"]}),
-        "sequence-number": metadata["last-sequence-number"] + 1,
-        "first-row-id": metadata["next-row-id"],
-        "timestamp-ms": int(max(time.time() * 1000, metadata["last-updated-ms"])),
-        "manifest-list": f"{metadata['location']}/metadata/snap-{number}-1-{uuid.uuid4()}.avro",
-        "schema-id": metadata["current-schema-id"],
-    }
+    before, snapshot = catalog_metadata.head(metadata, branch), new_snapshot(metadata, branch)
     manifests = _manifests(metadata, snapshot, live, files)
     snapshot = write_list(FORMAT, snapshot, manifests)
     snapshot["summary"] = {**_summary(catalog_metadata.summary(before), files), **entries}
-    grown = {
-        **metadata,
-        "snapshots": [*metadata.get("snapshots", ()), snapshot],
-        "last-sequence-number": snapshot["sequence-number"],
-        "next-row-id": snapshot["first-row-id"] + snapshot["added-rows"],
-    }
-    return catalog_metadata.with_ref(grown, branch, number)
+    return with_new_snapshot(metadata, snapshot, branch)
 
 
 def _files(metadata: Metadata, live: Live, change: Change) -> _Files:

@@ -61,6 +61,7 @@ class Maintained:
     Attributes:
         staged: a batch is being applied to it; nothing was done, or not all.
         given_up: files that were rewritten in vain, because batches changed them meanwhile.
+        damaged: a list of files of a point of the past that cannot be read, so none was removed; "": none.
     """
 
     table: str
@@ -70,6 +71,7 @@ class Maintained:
     expired_snapshots: int = 0
     removed: Removed = field(default_factory=Removed)
     given_up: int = 0
+    damaged: str = ""
 
 
 def tables_to_maintain(lake: LakeSettings, pipeline: str) -> list[LakeName]:
@@ -123,6 +125,7 @@ class _Maintenance:
     files: TableFiles = field(default_factory=TableFiles)
     rewritten: bool = False
     given_up: int = 0
+    damaged: str = ""
 
     def run(self) -> Maintained:
         with self._turn() as turn:
@@ -147,7 +150,8 @@ class _Maintenance:
         removed = self._remove(referenced)
         files = self._paths(before.metadata), self._paths(after)
         rewritten, written = len(files[0] - files[1]), len(files[1] - files[0])
-        return Maintained(str(self.name), False, rewritten, written, snapshots, removed, self.given_up)
+        counts = rewritten, written, snapshots, removed, self.given_up
+        return Maintained(str(self.name), False, *counts, self.damaged)
 
     def _turn(self) -> AbstractContextManager[tuple[Catalog, Loaded] | None]:
         return self.turns.table(self.lake, self.name, self.pipeline)
@@ -226,7 +230,8 @@ class _Maintenance:
         """The files of snapshots → bytes; None: a list of them is damaged, which newer points do not need."""
         try:
             return self.files.referenced_files(snapshots)
-        except DamagedError:
+        except DamagedError as error:
+            self.damaged = error.where
             return None
 
     def _rewrite_metadata(self, table: Loaded) -> None:

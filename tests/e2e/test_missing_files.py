@@ -97,6 +97,7 @@ def test_damaged_manifests(database: Database, session: Any, tmp_path: Path, rep
         assert_equal(database, pipeline, tables)
         database.execute("; ".join(f"UPDATE {name} SET v = 'newer' WHERE id < 3" for name in tables))
         assert not pipeline.sync().set_aside
-        pipeline.maintain()
+        warned = {each.partition(" is removed")[0] for each in pipeline.maintain().warnings}
+        assert warned == {f"no file of shop.{name}" for name in damages}
         assert pipeline.verify().equal
         assert_equal(database, pipeline, tables)
