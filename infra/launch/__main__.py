@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
         from slotlake.infra.launch import check
 
         return check.run(environment.python, variables, cache, arguments[1:])
-    if arguments[:2] == ["test", "--long"] and not set(arguments[2:3]) & _HELP_OPTIONS:
+    if arguments[:2] == ["test", "--long"]:
         from slotlake.infra.launch import long_form
 
         variables["PYTHONPATH"] += f"{os.pathsep}{CHECKOUT}"

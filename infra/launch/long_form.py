@@ -35,6 +35,9 @@ def run(python: Path, variables: Mapping[str, str], home: Path, arguments: Seque
         home: the cache folder, which has the notes.
         arguments: of the command, after ``--long``.
     """
+    if set(arguments) & {"-h", "--help"}:
+        print(_USAGE)
+        return 0
     try:
         again, shard, of, paths = _read(arguments)
     except ValueError as error:

@@ -91,6 +91,11 @@ def test_what_is_not_understood(
     assert "usage:" in said
 
 
+def test_help(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(checkout, "--help") == 0
+    assert "--shard K/N" in capsys.readouterr().out
+
+
 def test_an_empty_table_is_filled() -> None:
     page = f"# Page\n\n{long_form._HEAD}\n## Next\n\nWords.\n"
     filled = long_form.with_results(page, {"tests/test_x.py": ("2026-01-01", "1 passed")})
