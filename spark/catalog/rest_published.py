@@ -146,13 +146,22 @@ def _properties(metadata: Metadata, location: str, server: Metadata) -> dict[str
 
 
 def _snapshot(metadata: Metadata, server: Metadata | None = None) -> list[Change]:
-    """Main's snapshot, without what the server cannot know: its parent, and the number of its schema."""
+    """Main's snapshot, without its parent, which the server may not have; its schema by the server's number.
+
+    Args:
+        metadata: the table's whole metadata.
+        server: its metadata as the server has it; None for a table that is new there.
+    """
     head = catalog_metadata.head(metadata)
     if head is None:
         return []
     if server is not None and catalog_metadata.snapshot(server, head["snapshot-id"]) is not None:
         return [set_ref(MAIN, {"snapshot-id": head["snapshot-id"], "type": "branch"})]
     snapshot = {key: value for key, value in head.items() if key not in ("parent-snapshot-id", "schema-id")}
+    # A reader takes a snapshot without a number by the columns of now, so a column that was dropped and made
+    # again is NULL in the past.
+    if (number := _schema_number(metadata, head, server)) is not None:
+        snapshot["schema-id"] = number
     if "first-row-id" in snapshot:
         # A server adds `added-rows` to its own next row number; it has not seen the snapshots before.
         first = (server or {}).get("next-row-id", 0)
@@ -177,11 +186,26 @@ def _schema(server: Metadata, after: Metadata) -> list[Change]:
         if _fields(schema) == _fields(wanted):
             return [{"action": "set-current-schema", "schema-id": schema["schema-id"]}]
     last = max(int(after["last-column-id"]), int(server["last-column-id"]))
-    number = 1 + max(int(schema["schema-id"]) for schema in server["schemas"])
     return [
-        {"action": "add-schema", "schema": {**wanted, "schema-id": number}, "last-column-id": last},
+        {"action": "add-schema", "schema": {**wanted, "schema-id": _next(server)}, "last-column-id": last},
         {"action": "set-current-schema", "schema-id": -1},
     ]
+
+
+def _next(server: Metadata) -> int:
+    """The number that a server gives to a schema that it has not yet, as Iceberg itself does."""
+    return 1 + max(int(schema["schema-id"]) for schema in server["schemas"])
+
+
+def _schema_number(after: Metadata, head: dict[str, Any], server: Metadata | None) -> int | None:
+    """The server's number of the schema of main's snapshot; None if the server does not have that schema."""
+    if server is None:
+        return 0  # that of the one schema with which the table is made
+    number = head.get("schema-id", after["current-schema-id"])
+    own = next((each for each in after["schemas"] if each["schema-id"] == number), _current(after))
+    added = {**_current(after), "schema-id": _next(server)}
+    known = [*server["schemas"], added]
+    return next((int(each["schema-id"]) for each in known if _fields(each) == _fields(own)), None)
 
 
 def _current(metadata: Metadata) -> dict[str, Any]:

@@ -22,6 +22,7 @@ CHOICES: Final[Mapping[str, Sequence[str]]] = {
     "stream": ("streamed", "bulk", "binary", "test_decoding"),
     "spark": ("embedded", "connect"),
     "copy": ("whole", "over_syncs", "backfilled", "recovered"),
+    "steps": ("sync", "tasks", "left_staged"),
 }
 # How a table's rows are written; what is around them (catalog, storage, stream) is the same for all tables.
 OF_TABLES: Final = ("engine", "format", "mode", "slices", "rows")
@@ -43,6 +44,7 @@ class Road:
     stream: str
     spark: str
     copy: str
+    steps: str
 
     def __str__(self) -> str:
         return "-".join(self.values())

@@ -86,6 +86,9 @@ def _references(metadata: Json) -> Iterator[str]:
 
 
 def _schemas(metadata: Json) -> Iterator[str]:
+    numbers = {schema["schema-id"] for schema in metadata["schemas"]}
+    if not numbers.issuperset(snapshot.get("schema-id") for snapshot in metadata.get("snapshots", ())):
+        yield "a snapshot does not name a schema that is there"
     for schema in metadata["schemas"]:
         ids = [f["id"] for f in schema["fields"]]
         names = [f["name"] for f in schema["fields"]]

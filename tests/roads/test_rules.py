@@ -120,6 +120,7 @@ def _vector(table: Table) -> Json:
 
 CHANGES: dict[str, tuple[str, Callable[[Table], None]]] = {
     "a reference": ("names a snapshot", lambda t: t.metadata["refs"]["main"].update({"snapshot-id": 1})),
+    "a schema": ("does not name a schema", lambda t: t.main.pop("schema-id")),
     "last sequence number": ("than the last", _set(lambda t: t.metadata, "last-sequence-number", 0)),
     "next row": ("below the table's next", _set(lambda t: t.metadata, "next-row-id", 1)),
     "total records": ("total-records", _added(lambda t: t.main["summary"], "total-records", 1)),

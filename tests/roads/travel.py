@@ -158,6 +158,8 @@ class Traveller:
         self._steps += 1
         if self._late and self._steps == 1:
             self._join()
+        if self.road.steps != "sync" and self._steps > 1:
+            self._step_by_step()
         with self._open() as pipeline:
             if self.road.copy == "recovered" and self._steps == 1:
                 self._lose_the_slot()
@@ -169,6 +171,20 @@ class Traveller:
                 for table in self.tables[:2]:
                     pipeline.backfill(f"public.{table}")
         self._judge({name: held[name] for name in self.tables}, f"after sync {self._steps}")
+
+    def _step_by_step(self) -> None:
+        """The steps of a batch, each in a process of its own; or a run that ends before it publishes."""
+        with self._open() as pipeline:
+            batch = pipeline.pull().batch
+        if batch is None:
+            return
+        with self._open() as pipeline:
+            pipeline.apply(batch)
+        if self.road.steps == "tasks":
+            with self._open() as pipeline:
+                pipeline.publish(batch)
+            with self._open() as pipeline:
+                pipeline.confirm(batch)
 
     def end(self) -> None:
         """Judge every kept point, the rules of the metadata, and, on some roads, what `verify` says."""

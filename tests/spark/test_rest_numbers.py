@@ -1,4 +1,4 @@
-"""A REST server that is told of a table's last snapshot only still knows which row numbers are taken."""
+"""A REST server that hears of a table's last snapshot only still knows row numbers, and columns of then."""
 
 from __future__ import annotations
 
@@ -44,3 +44,44 @@ def test_a_new_table_that_was_filled_in_several_steps() -> None:
     after = _metadata((1, 0, 9), (2, 9, 3), next_row_id=12)
     made = Move(Loaded(NAME, "file:///m.json", after), after, "file:///m.json", NAME)
     assert _numbers(published_content(made)) == (0, 12)
+
+
+def _with_schemas(metadata: dict[str, Any], *columns: int) -> dict[str, Any]:
+    """With a schema of one column for each of these field ids; the last one is of now."""
+    schemas = [
+        {"schema-id": number, "type": "struct", "fields": [{"id": each, "name": "a"}]}
+        for number, each in enumerate(columns)
+    ]
+    metadata = {**metadata, "schemas": schemas, "current-schema-id": len(schemas) - 1}
+    return {**metadata, "last-column-id": max(columns)}
+
+
+def _schema(change: dict[str, Any]) -> int | None:
+    (snapshot,) = (each["snapshot"] for each in change["updates"] if each["action"] == "add-snapshot")
+    number: int | None = snapshot.get("schema-id")
+    return number
+
+
+@pytest.mark.parametrize(
+    ("on_server", "ours", "number"),
+    [
+        ((1,), (1,), 0),
+        ((1,), (1, 2), 1),  # the server has not seen it yet, and numbers it next
+        ((1,), (1, 2, 3), 1),  # nor the one before, which no published snapshot had
+        ((1, 3), (1, 2, 3), 1),
+        ((1, 3), (1, 2, 3, 1), 0),  # as at first
+    ],
+)
+def test_a_snapshot_has_the_servers_number_of_its_columns(
+    on_server: tuple[int, ...], ours: tuple[int, ...], number: int
+) -> None:
+    server = _with_schemas(_metadata((1, 0, 9), next_row_id=9), *on_server)
+    after = _with_schemas(_metadata((1, 0, 9), (2, 9, 3), next_row_id=12), *ours)
+    assert _schema(published_change(NAME, server, after, "file:///m.json")) == number
+
+
+def test_a_snapshot_of_columns_that_the_server_does_not_have_has_no_number() -> None:
+    server = _with_schemas(_metadata((1, 0, 9), next_row_id=9), 1)
+    after = _with_schemas(_metadata((1, 0, 9), (2, 9, 3), next_row_id=12), 1, 2, 3)
+    after["snapshots"][-1]["schema-id"] = 1
+    assert _schema(published_change(NAME, server, after, "file:///m.json")) is None
