@@ -132,7 +132,6 @@ def differing_rows(source: tuple[Hashes, Hashes], lake: tuple[Hashes, Hashes]) -
 
     Args:
         source: key and row hash of each row; without a key both are the same.
-        lake: the same of the other side.
     """
     (keys_a, counts_a, sums_a), (keys_b, counts_b, sums_b) = _per_key(*source), _per_key(*lake)
     keys = np.union1d(keys_a, keys_b)
@@ -196,7 +195,6 @@ def compare_table(
 
     Args:
         connection: of :func:`expectations.source_side.snapshot_session`.
-        name: as PostgreSQL writes it.
 
     Raises:
         SourceError: the server may not be read in full.
@@ -217,7 +215,6 @@ def source_rows(
 
     Args:
         connection: of :func:`expectations.source_side.snapshot_session`.
-        columns: source names of the columns.
     """
     return SourceTable(connection, table).rows(keys, columns) if keys else iter(())
 
@@ -225,11 +222,7 @@ def source_rows(
 def lake_rows(
     read_point: LakeReadPoint, table: Compared, keys: Sequence[int], columns: Sequence[str]
 ) -> Mapping[int, Row]:
-    """Return key hash → values of these columns; of rows with the same key, one.
-
-    Args:
-        columns: source names of the columns.
-    """
+    """Return key hash → values of these columns; of rows with the same key, one."""
     values_by_key: dict[int, Row] = {}
     for batch, hashes in LakeTable(read_point, table).chosen(keys):
         picked = [batch.column(name).to_pylist() for name in columns]

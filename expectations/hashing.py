@@ -265,12 +265,7 @@ class BucketSums:
         self.counts, self._low, self._high = np.zeros((3, buckets), np.int64)
 
     def add(self, bucket: Hashes, rows: Hashes) -> None:
-        """Add rows.
-
-        Args:
-            bucket: of each row.
-            rows: hash of each row.
-        """
+        """Add rows."""
         self.counts += np.bincount(bucket, minlength=len(self.counts))
         _add(frozen(bucket), frozen(rows), self._low, self._high)
 

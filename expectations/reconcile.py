@@ -146,7 +146,6 @@ def compare_pieces(
 
     Args:
         snapshot: as for `reconcile`.
-        pieces: what is compared.
         differences_max: differing rows listed per piece.
 
     Raises:

@@ -108,12 +108,7 @@ class TableResult:
 
 
 def not_compared(table: str, error: LockedError | UnreadableRowsError | DamagedError) -> TableResult:
-    """Return the result of a table that one of both sides could not read; the others are compared.
-
-    Args:
-        table: the source's name for it.
-        error: what was raised.
-    """
+    """Return the result of a table that one of both sides could not read; the others are compared."""
     locked = isinstance(error, LockedError)
     kind, reason = (LOCKED, error.way_out) if locked else (UNREADABLE, f"{error.what}. {error.way_out}")
     where = "" if locked or isinstance(error, UnreadableRowsError) else f" ({error.where})"
@@ -121,11 +116,7 @@ def not_compared(table: str, error: LockedError | UnreadableRowsError | DamagedE
 
 
 def rewritten(table: str) -> TableResult:
-    """Return the result of a table that was altered, or differs and was rewritten, since the snapshot.
-
-    Args:
-        table: the source's name for it.
-    """
+    """Return the result of a table that was altered, or differs and was rewritten, since the snapshot."""
     why = (
         "TRUNCATE, an ALTER TABLE or VACUUM FULL gave it new files, or other columns or names, after the "
         "snapshot was taken, so rows of before may not be seen any more; the next verification compares it"

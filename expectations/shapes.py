@@ -120,7 +120,6 @@ class Compared:
         """Pair the columns by name.
 
         Args:
-            name: the table as PostgreSQL writes it.
             escaped: both sides hash the escaped bytes in UTF-8.
         """
         lake_columns = {column.name for column in lake.columns if not column.dropped}

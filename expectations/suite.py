@@ -104,7 +104,6 @@ def differing_tables(results: list[Any], expected: int, folder: Path) -> tuple[s
     Args:
         results: Great Expectations' results, one per table.
         expected: how many tables there must be.
-        folder: the file context's folder, for errors.
 
     Raises:
         CheckError: an expectation failed by an exception, or is missing: no verdict on the data.
@@ -188,12 +187,7 @@ def _definition(context: FileDataContext, pipeline: str, report: Report) -> Any:
 def checkpoint(
     context: FileDataContext, name: str, definition: Any, detail: str, actions: Sequence[Any] = ()
 ) -> Any:
-    """Return a checkpoint for one definition; actions that somebody gave it stay.
-
-    Args:
-        detail: Great Expectations' word for how much a result has.
-        actions: of the user's checkpoint, which run too.
-    """
+    """Return a checkpoint for one definition; actions that somebody gave it stay."""
     from great_expectations import Checkpoint
     from great_expectations.exceptions import DataContextError
 

@@ -25,9 +25,6 @@ _ROW_GROUP_ROWS = 128 * 1024
 def exchange_path(lake: LakeSettings, *parts: str) -> Path:
     """Return a folder's path; it may be missing.
 
-    Args:
-        parts: the folder's name, and those above it.
-
     Raises:
         LakeError: the warehouse is in an object store, and no folder of this machine is named.
     """
@@ -44,9 +41,6 @@ def exchange_path(lake: LakeSettings, *parts: str) -> Path:
 
 def exchange_directory(lake: LakeSettings, *parts: str) -> Path:
     """Make such a folder if it is missing.
-
-    Args:
-        parts: the folder's name, and those above it.
 
     Raises:
         LakeError: it cannot be made.
@@ -121,9 +115,6 @@ def write_parquet(rows: pa.Table, path: Path) -> Path:
 def probe_folder(path: Path, *, what: str = "the warehouse") -> None:
     """See that a folder can be written, or made where it is missing; nothing is left of it.
 
-    Args:
-        what: the folder's part in the pipeline, for the error.
-
     Raises:
         LakeError: it is no directory, or cannot be written.
     """
@@ -135,11 +126,6 @@ def probe_folder(path: Path, *, what: str = "the warehouse") -> None:
 
 def probe(folder: Path, path: Path, what: str) -> None:
     """See that a file can be written in a folder.
-
-    Args:
-        folder: where it is tried.
-        path: what the error names.
-        what: the folder's part in the pipeline, for the error.
 
     Raises:
         LakeError: it cannot.
@@ -157,12 +143,7 @@ def probe(folder: Path, path: Path, what: str) -> None:
 
 
 def not_a_directory(path: Path, what: str) -> LakeError:
-    """Return the error of a path that is something else.
-
-    Args:
-        path: what is there.
-        what: the folder's part in the pipeline.
-    """
+    """Return the error of a path that is something else."""
     return LakeError(
         f"{what} is not a directory", where=str(path), way_out="name a directory in the pipeline file"
     )

@@ -151,9 +151,6 @@ def end_java_without(jars: str | None) -> None:
 def java_ended(error: Exception) -> JavaEndedError | None:
     """Return what to say if an error came about because the Java of this process ended; None if it did not.
 
-    Args:
-        error: Spark's, or that of a connection to Java.
-
     Raises:
         KeyboardInterrupt: that is why it ended.
     """

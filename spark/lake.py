@@ -117,19 +117,11 @@ class LakeSettings:
     packs: bool = True
 
     def format_of(self, table: str) -> int:
-        """The format that a table, and its derived tables, are to have.
-
-        Args:
-            table: as PostgreSQL writes its name.
-        """
+        """The format that a table, and its derived tables, are to have."""
         return self.table_formats.get(table, self.table_format)
 
     def layout_of(self, table: str) -> Layout:
-        """The layout that a table, and its history, are to have, by the source's columns.
-
-        Args:
-            table: as PostgreSQL writes its name.
-        """
+        """The layout that a table, and its history, are to have, by the source's columns."""
         return self.layouts.get(table, Layout())
 
     @property

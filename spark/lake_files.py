@@ -140,7 +140,6 @@ def put(sources: Sequence[Path], folder: str, names: Sequence[str]) -> list[Loca
     """Make files of this machine files of the lake, several at a time.
 
     Args:
-        folder: where they go.
         names: their names there, which nothing else has.
 
     Raises:
@@ -227,9 +226,6 @@ def probe_bucket(lake: LakeSettings) -> None:
 
 def probe_place(folder: Location) -> None:
     """Write a new object, see that it cannot be written as new once more, read it, remove it.
-
-    Args:
-        folder: in an object store that is known.
 
     Raises:
         LakeError: one of these failed.

@@ -218,8 +218,6 @@ def require_metastore_name(place: str, name: LakeName, source: tuple[str, str] |
     """Check that AWS Glue and the Hive Metastore can have a table.
 
     Args:
-        place: the catalog, for the error.
-        name: the table's name in the lake.
         source: its schema and name in the source, if it is the only one that the error is about.
 
     Raises:

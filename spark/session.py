@@ -72,7 +72,6 @@ def static_conf(
 
     Args:
         umask: of the files that it writes; Hadoop gives each its mode, whatever the process's umask is.
-        on_cluster: it has executors on other machines.
     """
     own_machine = {
         "spark.driver.host": "127.0.0.1",
@@ -109,7 +108,6 @@ def open_session(
         jars: Iceberg runtime and JDBC drivers; ignored for a remote session (its server has them).
         umask: of the files that a Spark in this process writes.
         cores: threads of a Spark that is all in this process.
-        choices: the cluster, and further properties.
 
     Raises:
         SetupError: Java, or the jars, are missing; the server or the cluster does not answer; or it refuses
@@ -189,7 +187,6 @@ def define_catalog(session: SparkSession, name: str, properties: Mapping[str, st
     """Define an Iceberg catalog, and make it the default one.
 
     Args:
-        name: the catalog's name in Spark.
         properties: its properties, without the prefix ``spark.sql.catalog.<name>``.
     """
     prefix = f"spark.sql.catalog.{name}"
@@ -277,11 +274,7 @@ def is_remote(session: SparkSession) -> bool:
 
 
 def use_namespace(session: SparkSession, catalog: str, namespace: str) -> None:
-    """Make names without a namespace mean this one.
-
-    Args:
-        catalog: the catalog's name in Spark.
-    """
+    """Make names without a namespace mean this one."""
     session.sql(f"USE {quote(catalog)}.{quote(namespace)}").collect()
 
 

@@ -71,9 +71,6 @@ class Collected:
 
         Args:
             arrival: its number among all relation messages.
-            subxid: the (sub)transaction that sent it.
-            relation_id: OID of the table.
-            width: number of its columns.
         """
         self.described.append(Described(arrival, subxid, relation_id, width))
         self.widths.set(relation_id, width)

@@ -80,7 +80,6 @@ def inspect(
     """Check the content messages from ``first`` on.
 
     Args:
-        widths: the tables that are known now.
         described: called with the place of each relation and type message, and the message.
         streamed: they are in a stream block, and begin with a transaction id.
         binary: the stream may contain binary values.
@@ -147,7 +146,6 @@ def with_place(buffer: MessageBuffer, at: int, check: Callable[[], None]) -> Non
     """Run a check of one message; its error then names the message's place.
 
     Args:
-        at: index of the message.
         check: raises ProtocolError when the message is wrong.
 
     Raises:

@@ -24,7 +24,6 @@ def append_piece(out: MessageBuffer, piece: Piece, live: Flags, sent_relations: 
     """Append the live messages of a piece, and note the relations that they describe.
 
     Args:
-        out: buffer for the messages.
         live: bool[messages], true for each message to append.
         sent_relations: relation messages appended so far, by OID; changed.
     """
@@ -95,14 +94,7 @@ def payload_of(buffer: MessageBuffer, at: int) -> bytes:
 def fault(
     buffer: MessageBuffer, at: int, what: str, offset: int = 0, way_out: str = DAMAGED
 ) -> ProtocolError:
-    """The error that says what is wrong with a message, and where it is.
-
-    Args:
-        at: index of the message.
-        what: what is wrong.
-        offset: byte within the message.
-        way_out: what to do.
-    """
+    """The error that says what is wrong with a message, and where it is."""
     tag = payload_of(buffer, at)[:1].decode("latin-1")
     return ProtocolError(what, message_type=tag, offset=offset, lsn=int(buffer.lsns[at]), way_out=way_out)
 
@@ -119,7 +111,6 @@ def read_at(
     """Read one message with the plain reader.
 
     Args:
-        at: index of the message.
         in_stream: it is in a stream block, so content begins with a transaction id.
         parallel: aborts have position and time (streaming 'parallel').
         binary: the stream may contain binary values.

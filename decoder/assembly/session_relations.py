@@ -35,8 +35,6 @@ class SessionRelations:
         """Make a relation or type message valid for the session.
 
         Args:
-            payload: the message's bytes.
-            message: the message, read from them.
             owed: it came in a transaction that waits, so the next transaction must begin with it.
         """
         self.arrival += 1

@@ -56,7 +56,6 @@ class AskedAhead:
 
         Args:
             tables: OIDs, as the text of an array.
-            publications: names of the publications that count.
             batch_end: LSN at which the batch ends that was read meanwhile.
         """
         asked = self._tables, self._publications

@@ -114,9 +114,6 @@ def checked(
 ) -> Condition:
     """A condition over the rows of a table, after the server has analysed it; nothing is executed.
 
-    Args:
-        lake_columns: the columns that the lake's table has.
-
     Raises:
         PipelineFileError: it is not one condition over these columns; or it contains a subquery or a volatile
             function, whose result can differ each time, and for rows of the lake.
@@ -147,11 +144,7 @@ _ELSEWHERE = (
 def text_columns(
     connection: psycopg.Connection[Any], relation_id: int, names: Sequence[str]
 ) -> Mapping[str, TextColumn]:
-    """Return columns of a table by name, in the order of ``names``; unknown names are left out.
-
-    Args:
-        relation_id: OID of the table.
-    """
+    """Return columns of a table by name, in the order of ``names``; unknown names are left out."""
     rows = connection.execute(_COLUMNS.encode(), (relation_id, list(names))).fetchall()
     by_name = {row[0]: TextColumn(*row) for row in rows}
     return {name: by_name[name] for name in names if name in by_name}

@@ -80,7 +80,6 @@ def described_digest(connection: psycopg.Connection[Any], tables: str, publicati
 
     Args:
         tables: OIDs, as the text of an array.
-        publications: names of the publications that count.
     """
     parts = [*_DESCRIBED, *([_SCHEMAS, _DEPENDS] if _has_lists(connection) else [])]
     common = f"WITH RECURSIVE {_ASKED}, {_NAMED}, {_ABOVE}"

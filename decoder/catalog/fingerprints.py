@@ -137,11 +137,7 @@ JOIN named p ON p.oid = s.pnpubid
 def table_fingerprints(
     connection: psycopg.Connection[Any], tables: Collection[int], publications: Sequence[str]
 ) -> dict[int, TableFingerprint]:
-    """Return what the catalog says about those tables that exist, with two or three queries for all.
-
-    Args:
-        publications: names of the publications that count.
-    """
+    """Return what the catalog says about those tables that exist, with two or three queries for all."""
     attributes_query, members_query, parameters = rows_of_tables(connection, tables, publications)
     ways: dict[int, dict[str, str]] = {}
     for oid, member, way in connection.execute(members_query.encode(), parameters).fetchall():
@@ -180,7 +176,6 @@ def rows_of_tables(
 
     Args:
         connection: to the source, whose version decides.
-        publications: names of the publications that count.
     """
     lists = connection.info.server_version >= _FIRST_WITH_SCHEMAS
     excepted = {"except": not_excepted(connection, "p", "c")}

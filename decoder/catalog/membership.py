@@ -89,12 +89,7 @@ class Membership:
 def memberships(
     connection: psycopg.Connection[Any], publications: Sequence[str], names: Collection[Name]
 ) -> dict[Name, Membership]:
-    """Return what there is of these names; a name that is missing is of nothing at the source.
-
-    Args:
-        publications: names of the publications that count.
-        names: schema and name of tables.
-    """
+    """Return what there is of these names; a name that is missing is of nothing at the source."""
     if not names:
         return {}
     schemas = connection.info.server_version >= _FIRST_WITH_SCHEMAS

@@ -222,8 +222,6 @@ def not_excepted(connection: psycopg.Connection[Any], publication: str, table: s
 
     Args:
         connection: to the source, whose version decides.
-        publication: alias of a row of pg_publication.
-        table: alias of a row of pg_class.
     """
     if connection.info.server_version < _FIRST_WITH_EXCEPT:
         return ""

@@ -125,7 +125,6 @@ def create_publication(
     """Create a publication of these (schema, table) pairs.
 
     Args:
-        tables: (schema, table) pairs.
         through_root: changes of partitions are sent as those of the table that is named.
 
     Raises:
@@ -175,9 +174,6 @@ def source_tables(
     only: Collection[tuple[str, str]] | None = None,
 ) -> list[SourceTable]:
     """All tables that these publications publish, by schema and name.
-
-    Args:
-        only: return only the tables with these schemas and names.
 
     Raises:
         SourceError: a publication is missing, or two disagree on a table's columns.

@@ -82,7 +82,6 @@ class RememberedFingerprints:
         """Ask for the digest of the tables that were asked for last, if they are many; do not wait for it.
 
         Args:
-            dsn: the source's connection string.
             position: LSN after all that was committed before now.
         """
         if self._ahead is not None and position <= self._ahead.position:
@@ -106,7 +105,6 @@ class RememberedFingerprints:
         Args:
             connection: to the source, in a transaction.
             tables: OIDs; what was remembered of others is forgotten.
-            publications: names of the publications that count.
             batch_end: LSN of what the answer must not be older than, if that is enough; None: it must show
                 the catalog as the connection does.
         """

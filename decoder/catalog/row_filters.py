@@ -47,7 +47,6 @@ def analysed(connection: psycopg.Connection[Any], schema: str, table: str, expre
     """The expression as the server prints it after it has analysed and simplified it.
 
     Args:
-        schema, table: the table that the filter is for.
         expression: SQL over its columns.
 
     Raises:

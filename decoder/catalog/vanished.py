@@ -48,7 +48,6 @@ def require_named(connection: psycopg.Connection[Any], name: str, relation_id: i
 
     Args:
         name: quoted as in SQL.
-        relation_id: OID of the table that is meant.
 
     Raises:
         ChangedMeanwhileError: the name belongs to another table now.

@@ -49,7 +49,6 @@ def write_difference(
     """Write a batch from one position to another that has the net effect of the changes between them.
 
     Args:
-        positions: start and end of the batch.
         taken: when the source was read, by its clock; the transaction's commit time.
         tables: each with its changes; values are in the order of the table's columns.
 

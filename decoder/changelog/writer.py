@@ -191,10 +191,8 @@ class BatchWriter:
         """Close and sync everything, then give the batch its name.
 
         Args:
-            end: the batch's end position.
             keys: per relation version the columns that identify a row.
             prepared: transactions prepared in this batch that wait for their outcome (prepared.py).
-            resolved: prepared transactions whose outcome came in this batch.
             unreadable: tables of which the batch lacks rows, and the reason.
         """
         final = self._log / batch_name(self._start, end)
@@ -275,7 +273,6 @@ def empty_batch(directory: Path, identity: BatchIdentity, position: int) -> Batc
 
     Args:
         identity: what the manifest says about the source.
-        position: its start and end.
     """
     manifest = {
         "format": FORMAT,

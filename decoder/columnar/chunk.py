@@ -83,14 +83,7 @@ class Chunk:
         return f"message {message} of the chunk, WAL {format_lsn(int(self.lsns[message]))}"
 
     def error(self, what: str, message: int, offset: int, way_out: str = DAMAGED) -> ProtocolError:
-        """The error for a message of the chunk.
-
-        Args:
-            what: what is wrong.
-            message: index of the message.
-            offset: byte within the message.
-            way_out: what to do.
-        """
+        """The error for a message of the chunk."""
         tag = self.payload(message)[:1].decode("latin-1")
         where = f"message {tag!r}, byte offset {offset}, {self.place(message)}"
         lsn = int(self.lsns[message])

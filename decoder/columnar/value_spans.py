@@ -216,9 +216,6 @@ class ValueSpans:
     def part(self, i: int, begin: int, end: int) -> Parsed:
         """Parse some values of run ``i``, which must be one whose spans were noted.
 
-        Args:
-            begin, end: which of the run's values.
-
         Raises:
             TextError: a value cannot be parsed.
         """

@@ -97,11 +97,9 @@ def place(context: Any, builder: Any, kind: Any, array: Any, at: Any, bits: int)
     """Return a pointer to element ``at`` of an array, or of its memory, as ``bits`` bits; for intrinsics.
 
     Args:
-        context, builder: numba's, while it generates code.
         kind: numba's type of ``array``.
         array: the array or its memory.
         at: index of the element.
-        bits: size of the pointer's target.
     """
     data = array if isinstance(kind, _Memory) else context.make_array(kind)(context, builder, array).data
     return builder.bitcast(builder.gep(data, [at]), ir.IntType(bits).as_pointer())

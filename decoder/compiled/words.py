@@ -30,7 +30,6 @@ def word_at(typingctx: Any, data: Any, at: Any) -> Any:
     """Return the eight bytes at ``at`` as a number; the first byte is the lowest.
 
     Args:
-        typingctx: numba's; callers leave it out.
         data: uint8 array, or its memory.
         at: offset of the first byte.
     """
@@ -48,7 +47,6 @@ def big_word_at(typingctx: Any, data: Any, at: Any) -> Any:
     """Return the eight bytes at ``at`` as a big-endian number.
 
     Args:
-        typingctx: numba's; callers leave it out.
         data: uint8 array, or its memory.
         at: offset of the first byte.
     """
@@ -66,7 +64,6 @@ def copy_sixteen(typingctx: Any, data: Any, source: Any, out: Any, target: Any) 
     """Copy sixteen bytes from one array to another.
 
     Args:
-        typingctx: numba's; callers leave it out.
         data, source: uint8 array and offset to read from.
         out, target: uint8 array and offset to write to.
     """
@@ -85,7 +82,6 @@ def fetch_ahead(typingctx: Any, data: Any, at: Any) -> Any:
     """Tell the processor to fetch the bytes at ``at``, which the loop will need later.
 
     Args:
-        typingctx: numba's; callers leave it out.
         data: uint8 array, or its memory.
         at: offset of the bytes.
     """

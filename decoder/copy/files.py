@@ -90,7 +90,6 @@ class PartFiles:
         """Write rows: for each column its typed values, and the exact texts if some value needs one.
 
         Args:
-            rows: how many rows the arrays have.
             columns: per column its typed values, and the exact texts if some value needs one, else None.
             received: bytes of the COPY that the rows came from.
         """

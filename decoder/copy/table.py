@@ -85,9 +85,7 @@ def copy_table(
 
     Args:
         snapshot: name of an exported snapshot that is still open (`slots.ExportedSnapshot`).
-        place: as in `CopyJob`.
         rows_per_file: a file ends at the first chunk after this many rows.
-        workers: how many parts are read at once.
 
     Returns:
         The files, in order; none if there are no rows. After an error no file is left.

@@ -60,7 +60,6 @@ class JsonFields(ReaderBase):
         """Return a field that must be there.
 
         Args:
-            kind: the type that its value must have.
             default: returned for null, and for a missing field if it is not None.
 
         Raises:

@@ -77,7 +77,6 @@ def read_slot(
 
     Args:
         source: server and slot; its ``plugin`` must be the slot's.
-        consumer: see `decoder.plugins.consumer`.
         options: options of the plugin, which replace the default ones; an empty value removes an option.
         start: the slot's confirmed position if not given.
         until: exact end; without it everything that was committed before the call is read.

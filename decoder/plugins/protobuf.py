@@ -49,7 +49,6 @@ class Wire:
         """Return the fields of the message in ``payload[start:end]``.
 
         Args:
-            declared: the field for each number.
             start, end: offsets into the payload.
 
         Raises:

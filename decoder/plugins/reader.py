@@ -60,10 +60,7 @@ class ReaderBase:
         """The error with the plugin, message, offset, transaction and position.
 
         Args:
-            what: what is wrong.
-            offset: byte within the message.
             kind: of the message, "" if the plugin has no kinds.
-            way_out: what to do.
         """
         where = f"{self.plugin} message {kind!r}, byte offset {offset}" if kind else f"{self.plugin} message"
         where += f", byte offset {offset}" if not kind else ""

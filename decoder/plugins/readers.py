@@ -77,7 +77,6 @@ def reader_for(
     """The reader for what a plugin sends under these options.
 
     Args:
-        types: the known user types, for binary values.
         two_phase: the slot was created with it; then prepared transactions come at PREPARE, whatever the
             options say.
 

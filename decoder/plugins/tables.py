@@ -44,12 +44,7 @@ class Tables:
         self._versions: dict[tuple[str, str], _TableVersion] = {}
 
     def complete(self, schema: str, table: str, sent: Sequence[SentColumn]) -> Relation:
-        """Return the table that has exactly these columns.
-
-        Args:
-            schema, table: its name.
-            sent: all of its columns, as the plugin sends them.
-        """
+        """Return the table that has exactly these columns."""
         version = self._versions.get((schema, table))
         if version is None or version.sent != tuple(sent):
             version = self._described(schema, table, tuple(sent))
@@ -59,8 +54,6 @@ class Tables:
         """Return the table that has these columns, and maybe others.
 
         Args:
-            schema, table: its name.
-            sent: columns that the plugin sent.
             toasted: the columns that were not sent must be ones that can be TOASTed.
         """
         version = self._versions.get((schema, table))
@@ -106,12 +99,7 @@ class Tables:
 
 
 def values_of(relation: Relation, sent: Mapping[str, Value], missing: NoValue) -> Tuple:
-    """Return the tuple in the table's order.
-
-    Args:
-        sent: values by column name.
-        missing: the value for a column that was not sent.
-    """
+    """Return the tuple in the table's order."""
     return tuple(sent.get(column.name, missing) for column in relation.columns)
 
 

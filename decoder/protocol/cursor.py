@@ -39,9 +39,7 @@ class Cursor:
         """The error about some bytes of the message.
 
         Args:
-            what: what is wrong.
             offset: of the bytes; None for the next ones.
-            way_out: what to do.
         """
         where = self.offset if offset is None else offset
         return ProtocolError(what, message_type=self.message_type, offset=where, way_out=way_out)

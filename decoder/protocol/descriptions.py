@@ -65,9 +65,7 @@ class StreamDescriptions:
         """Note a description, and return it with the names of its types.
 
         Args:
-            message: a relation or type message.
             place: its number among all descriptions of the connection.
-            xid: the (sub)transaction that sent it.
         """
         own = {m.type_oid: type_text(m) for _, _, m in self.descriptions if isinstance(m, TypeMessage)}
         message = named(message, {**self.session.types, **own})

@@ -78,7 +78,6 @@ def check_described(lost: int | None, tag: str, offset: int) -> None:
 
     Args:
         lost: OID of a table whose description was rolled back; None if there is none.
-        offset: byte within the message.
 
     Raises:
         ProtocolError: a description is missing.

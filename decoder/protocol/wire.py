@@ -89,7 +89,6 @@ def read_message(
     """Read one message.
 
     Args:
-        payload: the message, from its tag to its end.
         in_stream: it is between a stream's start and stop: relations, types and changes then come
             as `Streamed`.
         binary: the stream may contain binary values.

@@ -30,7 +30,6 @@ def page_floor(lsn: int, block_bytes: int = 8192, segment_bytes: int = 16 << 20)
     No record starts between the two (xlog_internal.h: SizeOfXLogShortPHD, SizeOfXLogLongPHD).
 
     Args:
-        block_bytes: size of a WAL page.
         segment_bytes: size of a WAL segment, whose first page has a longer header.
     """
     header = _LONG_HEADER_BYTES if lsn % segment_bytes <= _LONG_HEADER_BYTES else _SHORT_HEADER_BYTES

@@ -72,7 +72,6 @@ def take_settings(connection: psycopg.Connection[Any], where: str, *, lock_secon
     """Check that the session took its settings, and set those that only some versions know.
 
     Args:
-        where: the server, for the error.
         lock_seconds_max: how long a statement waits for a lock.
 
     Raises:

@@ -17,7 +17,6 @@ def register(dsn: str, give_out: Callable[[], str]) -> None:
 
     Args:
         dsn: the connection string, without a password.
-        give_out: returns the password of now.
     """
     _GIVEN_OUT[dsn] = give_out
 

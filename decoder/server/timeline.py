@@ -72,11 +72,7 @@ class Joined:
 
 
 def history_of(connection: psycopg.Connection[Any], timeline: int) -> dict[int, int]:
-    """The switch points of one of the server's timelines; the first timeline has none.
-
-    Args:
-        timeline: the timeline's number.
-    """
+    """The switch points of one of the server's timelines; the first timeline has none."""
     if timeline == 1:
         return {}
     row = connection.execute(f"TIMELINE_HISTORY {timeline}".encode()).fetchone()
@@ -112,7 +108,6 @@ def require_same(connection: psycopg.Connection[Any], origin: Origin, dsn: str) 
 
     Args:
         origin: the cluster and timeline that the other connection led to.
-        dsn: the connection string, for the error.
 
     Raises:
         SourceUnavailableError: another server has taken over meanwhile.

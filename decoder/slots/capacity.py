@@ -45,9 +45,6 @@ def capacity(connection: psycopg.Connection[Any]) -> Capacity:
 def require_free_slot(connection: psycopg.Connection[Any], where: str) -> Capacity:
     """Check that one more slot can be created.
 
-    Args:
-        where: the server, for the error.
-
     Raises:
         SourceError: all slots are in use.
     """

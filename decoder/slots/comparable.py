@@ -52,10 +52,6 @@ def require_comparable(source: SourceSettings) -> str:
 def judge(before: int, slot: int, after: int, where: str) -> None:
     """Check that a slot's position is between two ends of the WAL, of before and after it was made.
 
-    Args:
-        before, slot, after: the LSNs.
-        where: the server, for the error.
-
     Raises:
         SourceError: it is not.
     """

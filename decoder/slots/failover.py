@@ -69,7 +69,6 @@ def turn_failover(source: SourceSettings, has_failover: bool, server_version: in
 
     Args:
         source: its ``failover`` is the new state; None changes nothing.
-        has_failover: whether the slot has failover now.
         server_version: as libpq gives it: 180004.
     """
     if source.failover is None or source.failover == has_failover:
@@ -108,11 +107,7 @@ WHERE n.name <> '' AND NOT pg_is_in_recovery()
 
 
 def behind(connection: psycopg.Connection[Any], slot: str, until: int) -> list[StandbySlot]:
-    """Return the standbys for which the slot's reader must wait before it reads up to a position.
-
-    Args:
-        slot: name of the logical slot.
-    """
+    """Return the standbys for which the slot's reader must wait before it reads up to a position."""
     if connection.info.server_version < FIRST_WITH_FAILOVER:
         return []
     rows = connection.execute(_STANDBYS.encode(), (slot,)).fetchall()

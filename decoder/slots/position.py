@@ -51,11 +51,6 @@ def require_server_of(reader: WatchedConnection, source: SourceSettings, copy: s
     An ordinary session cannot ask for the timeline.  A replication connection can, and it also shows whether
     its server has the copy.
 
-    Args:
-        reader: the session that created the copy.
-        copy: name of the copied slot.
-        origin: the cluster and timeline that were checked before.
-
     Raises:
         SourceUnavailableError: another server has taken over.
     """

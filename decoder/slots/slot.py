@@ -154,8 +154,6 @@ def check_slot(
     A reader that has just died may keep the slot busy for a moment.
 
     Args:
-        connection: an ordinary session of the source's database.
-        source: which slot and plugin.
         position: the lake's position; None: not checked.
         wait_seconds: how long to wait for a busy slot; None: BUSY_WAIT_SECONDS.
 
@@ -263,7 +261,6 @@ def check_confirmed(confirmed: int | None, position: int | None, where: str) -> 
     Args:
         confirmed: the slot's confirmed position; None for a slot that has none.
         position: the lake's; None: not checked.
-        where: the slot, for the error.
 
     Raises:
         SlotError: the slot was confirmed past the lake's position.

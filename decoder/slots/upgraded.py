@@ -96,7 +96,6 @@ def require_upgraded_slot(source: SourceSettings, origin: Origin, position: int)
     """Return the slot of an upgraded cluster, after proving that the lake has all that it does not send.
 
     Args:
-        source: the slot and its database.
         origin: the cluster from which the lake was filled last.
 
     Raises:

@@ -19,13 +19,7 @@ from slotlake.decoder.server.source import SourceSettings, redact, source_sessio
 
 
 def slot_wait_error(name: str, seconds: float, limit: TimeLimit, source: SourceSettings) -> SlotError:
-    """The error for a slot that was not created within its time.
-
-    Args:
-        seconds: how long the command waited.
-        limit: the transactions for which it waited.
-        source: the server, for the error.
-    """
+    """The error for a slot that was not created within its time."""
     by = "transactions that are still open: "
     by += "; ".join(limit.holders or []) or "one that this role may not see"
     way_out = (
@@ -55,12 +49,7 @@ class TimeLimit:
 def time_limit(
     connection: psycopg.Connection[Any], source: SourceSettings, seconds: float
 ) -> Iterator[TimeLimit]:
-    """Cancel the connection's command after some time, and note first for which transactions it waits.
-
-    Args:
-        connection: its command is cancelled.
-        source: the server to ask about those transactions.
-    """
+    """Cancel the connection's command after some time, and note first for which transactions it waits."""
     limit = TimeLimit()
 
     def cancel() -> None:

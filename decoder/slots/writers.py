@@ -71,11 +71,7 @@ def publications_text(connection: psycopg.Connection[Any], publications: Sequenc
 def memberships(
     connection: psycopg.Connection[Any], relation_ids: Collection[int], publications: Sequence[str]
 ) -> Mapping[int, Membership]:
-    """Return how each of these tables is published; tables that do not exist any more are left out.
-
-    Args:
-        publications: names of the publications that count.
-    """
+    """Return how each of these tables is published; tables that do not exist any more are left out."""
     how = publications_text(connection, publications)
     fingerprints = table_fingerprints(connection, relation_ids, publications)
     creators = dict(connection.execute(_CREATORS.encode(), (list(relation_ids),)).fetchall())

@@ -35,7 +35,6 @@ def stream_error(source: SourceSettings, result: pq.abc.PGresult, at: int) -> Sl
     """Return the error for the server's last message on a stream.
 
     Args:
-        result: libpq's result that ended the stream.
         at: the position that the stream reached.
     """
     where = f"slot {source.slot!r} at {redact(source.dsn)}, after {format_lsn(at)}"

@@ -67,7 +67,6 @@ def status_update(written: int, now_seconds: float, *, flushed: int = 0, ask: bo
         written: position up to which everything was received.
         now_seconds: time.time().
         flushed: position to confirm.
-        ask: request a keepalive in reply.
     """
     micros = int((now_seconds - POSTGRES_EPOCH_SECONDS) * 1_000_000)
     return _STATUS.pack(b"r", max(written, flushed), flushed, flushed, micros, ask)

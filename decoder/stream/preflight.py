@@ -156,11 +156,7 @@ def look_at_source(
 
 
 def identity_of(server: ServerIdentity, pipeline: str, source: SourceSettings) -> BatchIdentity:
-    """Return what a batch's manifest says about its source.
-
-    Args:
-        source: has the name of the slot.
-    """
+    """Return what a batch's manifest says about its source."""
     return BatchIdentity(
         pipeline=pipeline,
         system_identifier=server.system_identifier,

@@ -287,11 +287,7 @@ class Stream(Closes):
 
 
 def start_command(source: SourceSettings, options: Options, start: int) -> bytes:
-    """Return the START_REPLICATION command for pgoutput.
-
-    Args:
-        start: the position to begin at.
-    """
+    """Return the START_REPLICATION command for pgoutput."""
     return replication_command(source.slot, start, plugin_options(source, options))
 
 
@@ -313,12 +309,7 @@ def plugin_options(source: SourceSettings, options: Options) -> list[tuple[str, 
 
 
 def replication_command(slot: str, start: int, options: Sequence[tuple[str, str]]) -> bytes:
-    """Return START_REPLICATION with the options for the slot's plugin.
-
-    Args:
-        start: the position to begin at.
-        options: name and value of each.
-    """
+    """Return START_REPLICATION with the options for the slot's plugin."""
     option_list = ", ".join(f"{_name(name)} {_literal(value)}" for name, value in options)
     command = f'START_REPLICATION SLOT "{slot}" LOGICAL {format_lsn(start)}'
     return (f"{command} ({option_list})" if option_list else command).encode()

@@ -92,7 +92,6 @@ class TypeCatalog:
 
         Args:
             schema: "" or pg_catalog for a built-in type.
-            name: of the type; for a domain, its base type's.
         """
         entry = self._entry(oid)
         if entry is not None and entry.kind is not Kind.UNKNOWN:

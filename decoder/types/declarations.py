@@ -18,7 +18,6 @@ def written(name: str, oid: int, typmod: int) -> str:
 
     Args:
         name: in pg_type, as in a relation version or in the lake; "" if it is not known.
-        oid, typmod: of the column.
     """
     name = name or BUILTIN_NAMES.get(oid, f"OID {oid}")
     schema, dot, base = name.rpartition(".")

@@ -114,7 +114,6 @@ def from_text(values: pa.Array | pa.ChunkedArray, ct: ColumnType, *, column: str
 
     Args:
         values: string or binary array, null for NULL.
-        column: its name, for the error.
 
     Returns:
         The typed array (null for NULL and for values that it cannot hold exactly), and the exact texts of
@@ -179,7 +178,6 @@ def parse_binary_slices(
 
     Args:
         slices: the output of the type's send function.
-        catalog: the known user types.
     """
     row = _row(ct.oid, ct.typmod)
     if row.read is not None:
@@ -194,7 +192,6 @@ def parse_mixed_slices(
 
     Args:
         binary: bool[n], set if a value is binary.
-        catalog: the known user types.
     """
     read, read_exact = parse_binary_slices(slices.only(binary), ct, catalog)
     parsed, parsed_exact = parse_slices(slices.only(~binary), ct)

@@ -55,13 +55,7 @@ class MappedRows(Protocol):
         sent: Sequence[Any],
         finish: Callable[[Any], Any] = ...,
     ) -> pa.Table:
-        """Return what a function makes of all rows.
-
-        Args:
-            function: gets and gives batches.
-            sent: the modules whose code it needs.
-            finish: what Spark does with that.
-        """
+        """Return what a function makes of all rows."""
 
 
 @runtime_checkable
@@ -74,7 +68,6 @@ class ByExecutors(Protocol):
         """A table's rows; None for one that is read here.
 
         Args:
-            table: as PostgreSQL writes it.
             history: the open versions of its history.
         """
 

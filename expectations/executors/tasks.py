@@ -29,11 +29,7 @@ _LOW = 0xFFFFFFFF
 
 
 def sums_of(task: Task, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Yield (bucket, rows, low, high): rows of each bucket, and the sums of both halves of their hashes.
-
-    Args:
-        task: what the columns are.
-    """
+    """Yield (bucket, rows, low, high): rows of each bucket, and the sums of both halves of their hashes."""
     totals = np.zeros((3, task.buckets), np.int64)
     for _, keys, rows in _hashed(task, batches):
         for start in range(0, len(keys), _ROWS_AT_ONCE):
@@ -51,7 +47,6 @@ def hashes_of(task: Task, buckets: npt.NDArray[np.bool_], batches: Batches) -> I
     """Yield (k, r): the key's and the row's hash of each row in some buckets.
 
     Args:
-        task: what the columns are.
         buckets: of each bucket, whether it is one of them.
     """
     for _, keys, rows in _hashed(task, batches):
@@ -62,12 +57,7 @@ def hashes_of(task: Task, buckets: npt.NDArray[np.bool_], batches: Batches) -> I
 
 
 def rows_of(task: Task, wanted: Hashes, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Yield (k, v0, v1, …): the key's hash and the texts of each row that has one of these key hashes.
-
-    Args:
-        task: what the columns are.
-        wanted: the key hashes, ascending.
-    """
+    """Yield (k, v0, v1, …): the key's hash and the texts of each row that has one of these key hashes."""
     for texts, keys, _ in _hashed(task, batches):
         places = np.minimum(np.searchsorted(wanted, keys), len(wanted) - 1)
         chosen = pa.array(np.flatnonzero(wanted[places] == keys))

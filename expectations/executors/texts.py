@@ -45,11 +45,7 @@ class Task:
 
 
 def texts_of(task: Task, batch: pa.RecordBatch) -> list[pa.Array]:
-    """Return the texts of each column as PostgreSQL prints them, null for NULL.
-
-    Args:
-        task: what the columns are.
-    """
+    """Return the texts of each column as PostgreSQL prints them, null for NULL."""
     columns, texts = iter(batch.columns), []
     for kind, exact in zip(task.kinds, task.exacts, strict=True):
         printed = _PRINTERS[kind](next(columns))

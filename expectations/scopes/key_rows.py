@@ -102,7 +102,6 @@ def compare_keys(
 
     Args:
         server: the source at the read point's LSN.
-        chosen: the table and the keys.
         point: the lake, a `spark.read.point.ReadPoint`.
         others: what else the lake has of the table.
         differences_max: so many differing rows are listed; the totals are exact.

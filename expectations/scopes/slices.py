@@ -127,9 +127,7 @@ def sliced(
     """Cut a table into slices of about the same size.
 
     Args:
-        names: schema and name of the table.
         key: names and type OIDs of the key's columns; without one there is one slice.
-        count: how many slices are wanted.
     """
     if not key or count < 2:
         return [Slice()]

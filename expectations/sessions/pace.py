@@ -48,7 +48,6 @@ class Pace:
         """Keep a transaction's queries from using more than one process of the server.
 
         Args:
-            connection: its transaction has begun.
             alone: there is no other connection; without a share, the server may then choose.
         """
         if self.share is not None or not alone:
@@ -69,9 +68,6 @@ class Pace:
 
     def rest(self, has_ended: Callable[[], bool] = _never) -> None:
         """Rest until the next piece of work may begin; call it when no lock is held.
-
-        Args:
-            has_ended: whether nobody waits for that work any more.
 
         Raises:
             StoppedError: `stop` was called.

@@ -88,19 +88,13 @@ class Sessions:
 
         Args:
             table: the table, or some rows of it.
-            work: what is done with them.
         """
         return self._submitted(lambda: self._worked(table, work))
 
     def ask_parts(
         self, table: Compared, work: Callable[[SourceTable], T], joined: Callable[[T, T], T]
     ) -> Future[T]:
-        """Begin some work on all of a table, a part at a time if it has parts.
-
-        Args:
-            work: what is done with a part.
-            joined: makes one result of two.
-        """
+        """Begin some work on all of a table, a part at a time if it has parts."""
         planned = self._divided.get(table)
         if planned is None:
             return self.ask(table, work)
@@ -115,7 +109,6 @@ class Sessions:
 
         Args:
             tables: each chooses some rows.
-            work: what is done with them.
         """
         ahead: deque[Future[T]] = deque()
         for table in tables:
@@ -126,11 +119,7 @@ class Sessions:
             yield ahead.popleft().result()
 
     def was_rewritten(self, table: Compared) -> bool:
-        """Return whether rows that the snapshot has may be gone, because the table was rewritten since.
-
-        Args:
-            table: the table, or some rows of it.
-        """
+        """Return whether rows that the snapshot has may be gone, because the table was rewritten since."""
         oid = table.relation_id
         return bool(oid) and self.ask(table, lambda source: was_rewritten(source.connection, oid)).result()
 

@@ -134,9 +134,6 @@ class UserProject:
 def read_suite(choice: TableSuite, project: UserProject) -> ExpectationSuite:
     """Return a user's suite, with the name under which slotlake keeps it.
 
-    Args:
-        choice: the suite and its table.
-
     Raises:
         SuiteError: it cannot be read, or has an expectation that this version does not know.
     """
@@ -189,7 +186,6 @@ def check(
     Args:
         suites: the user's suites, and the rows of each one's table.
         folder: where slotlake's context is; made if missing.
-        run_name: what was checked, for the Data Docs.
 
     Raises:
         SuiteError: a suite or the project cannot be read; nothing was checked.

@@ -68,8 +68,6 @@ def table_changes(
     """Return the changes of one table as the lake takes them.
 
     Args:
-        relations: the table's relation versions with changes, oldest first.
-        schema: the table's shape before.
         memory_bytes: so much memory may be used.
 
     Raises:
@@ -88,7 +86,6 @@ def raw_slices(
     """Read all changes of one table as the batch has them, slice by slice.
 
     Args:
-        relations: the table's relation versions.
         memory_bytes: so much memory may be used.
     """
     for rows in _slices(batch, relations, max(1, memory_bytes // _COPIES)):

@@ -57,9 +57,6 @@ def refuse_lossy_batch(
 ) -> None:
     """Check a batch before any of it is staged; a published batch is not checked.
 
-    Args:
-        lake: the lake that the batch is for.
-
     Raises:
         ApplyError: the choice for a column is ``fail``, and a new value does not fit it.
         LakeError: the lake cannot be reached.
@@ -100,10 +97,6 @@ def _refuse_lossy_slices(
 def refuse_lossy(lossy: Lossy, schema: TableSchema, changes: Sequence[Change]) -> None:
     """Check a table's changes before any is staged.
 
-    Args:
-        schema: the table's shape after the changes.
-        changes: as the lake takes them.
-
     Raises:
         ApplyError: the choice for a column is ``fail``, and a new value does not fit it.
     """
@@ -134,11 +127,7 @@ def _first_lossy_lsn(schema: TableSchema, name: str, rows: pa.Table, i: int) -> 
 
 
 def lossy_value_error(schema: str, table: str, column: str, what: str) -> ApplyError:
-    """Return the error for a value that must not be stored next to its column; it does not show the value.
-
-    Args:
-        what: what holds the value, and where.
-    """
+    """Return the error for a value that must not be stored next to its column; it does not show the value."""
     error = ApplyError(
         f"{what} has a value that the lake's column {column!r} cannot hold, and on_lossy is fail there; "
         "nothing was staged",

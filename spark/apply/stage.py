@@ -112,7 +112,6 @@ def apply_batch(
         engine: Spark, which is opened only if a table needs it.
         batch: a :class:`decoder.changelog.batches.Batch`.
         choices: what to do with changes that meet what they should not.
-        sidecar: what belongs to the batch beside its changes.
         together: several small tables may be staged at the same time.
 
     Raises:

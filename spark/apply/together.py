@@ -111,10 +111,6 @@ def is_small(batch: ChangeBatch, relations: Iterable[BatchRelation]) -> bool:
 def run_jobs(engine: Engine, lake: LakeSettings, jobs: Mapping[str, Job[T]]) -> dict[str, T]:
     """Run all jobs and return their results, in the order of the jobs.
 
-    Args:
-        lake: the lake; each additional session opens it.
-        jobs: name → job.
-
     Raises:
         Exception: the first job that failed raised it; jobs that had not begun by then do not run.
     """

@@ -81,10 +81,6 @@ def staged_trial(
 ) -> Iterator[ReadPoint]:
     """The lake as it would be if the batch were published, of some of its tables.
 
-    Args:
-        sidecar: what would belong to the batch.
-        tables: these, as PostgreSQL writes them.
-
     Raises:
         ApplyError: the batch holds a change of theirs that the lake cannot, or may not, take.
         LakeError: Spark failed, or the lake cannot be reached.

@@ -93,9 +93,6 @@ class Abilities:
 def require_abilities(lake: LakeSettings) -> Abilities:
     """See what the server of a lake can do, and that this is enough for the lake.
 
-    Args:
-        lake: the lake, whose catalog is a REST server.
-
     Raises:
         LakeError: what it cannot, and which key of the pipeline file helps.
     """

@@ -148,7 +148,6 @@ class Catalog(ABC):
         """Prepare a table's next metadata; nobody sees it before :meth:`move`.
 
         Args:
-            table: the table as it was read.
             rename: its new name; None: it keeps its name.
         """
 
@@ -184,11 +183,7 @@ class Catalog(ABC):
         self.iceberg.register_table((name.namespace, name.table), location)
 
     def bring(self, name: LakeName) -> None:  # noqa: B027  (only a catalog with a staging catalog has to)
-        """Make what Spark committed to a table's main the table's content for all readers.
-
-        Args:
-            name: the table, whose rows are as before.
-        """
+        """Make what Spark committed to a table's main the table's content for all readers."""
 
     def make_room_for_columns(self, name: LakeName) -> None:  # noqa: B027  (only a Metastore has to)
         """Let Spark change a table's columns next, where the catalog's entry would refuse other types."""

@@ -29,11 +29,7 @@ def fenced(lake: LakeSettings, require_lock: Callable[[], None]) -> Iterator[Non
 
 
 def require_lock(lake: LakeSettings) -> None:
-    """See that this process still has the lock under which it works, if there is one.
-
-    Args:
-        lake: the lake that is about to change.
-    """
+    """See that this process still has the lock under which it works, if there is one."""
     question = _questions.get(_key(lake))
     if question is not None:
         question()

@@ -110,9 +110,6 @@ class GluePointers(MetastorePointers):
     def create(self, name: LakeName, metadata: Metadata, location: str) -> None:
         """Make an entry.
 
-        Args:
-            location: where that is written.
-
         Raises:
             RefusedError: there is one of that name.
         """
@@ -127,10 +124,6 @@ class GluePointers(MetastorePointers):
 
     def swap(self, name: LakeName, entry: Entry, move: Move) -> None:
         """Change an entry, if it still has the version that was read.
-
-        Args:
-            entry: as it was read.
-            move: what the entry becomes.
 
         Raises:
             RefusedError: it has another.

@@ -167,9 +167,6 @@ class HivePointers(MetastorePointers):
     def create(self, name: LakeName, metadata: Metadata, location: str) -> None:
         """Make an entry.
 
-        Args:
-            location: where that is written.
-
         Raises:
             RefusedError: there is one of that name.
         """
@@ -192,10 +189,6 @@ class HivePointers(MetastorePointers):
 
     def swap(self, name: LakeName, entry: Entry, move: Move) -> None:
         """Change an entry; it is locked, and was read under the lock.
-
-        Args:
-            entry: as it was read.
-            move: what the entry becomes.
 
         Raises:
             RefusedError: it is not what was read.

@@ -32,11 +32,7 @@ _FIELD: Final = {"id": 1, "name": "id", "required": False, "type": "long"}
 
 
 def serve_lent(lake: LakeSettings) -> None:
-    """Make the server lend keys for what lies in the warehouse, if the pipeline file leaves it to the server.
-
-    Args:
-        lake: the lake, whose catalog is a REST server.
-    """
+    """Make the server lend keys for what lies in the warehouse, if the file leaves it to the server."""
     if lake.is_in_bucket:
         stores.lend(lake.root, _Lender(lake).lend if lake.borrows_keys else None)
 

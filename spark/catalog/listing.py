@@ -39,11 +39,7 @@ class Listing:
     _changes: dict[int, frozenset[LakeName]]
 
     def changed_since(self, earlier: Listing) -> Collection[LakeName] | None:
-        """Return the tables that came, went or changed since an earlier listing; None if that is not known.
-
-        Args:
-            earlier: a listing, perhaps of another lake.
-        """
+        """The tables that came, went or changed since an earlier listing; None if that is not known."""
         if earlier._changes is not self._changes or earlier._number > self._number:
             return None
         steps = [self._changes.get(number) for number in range(earlier._number + 1, self._number + 1)]

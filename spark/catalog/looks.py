@@ -106,9 +106,6 @@ def remember(
 
     Args:
         head: the snapshot of `commits`.
-        pointers: table → metadata location.
-        names: of all tables, those being filled among them.
-        seconds: how long it took to read them.
     """
     with _lock:
         if len(pointers) < TABLES_MIN:

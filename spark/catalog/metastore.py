@@ -91,9 +91,6 @@ class MetastorePointers(Catalog):
     def create(self, name: LakeName, metadata: Metadata, location: str) -> None:
         """Make an entry.
 
-        Args:
-            location: where that is written.
-
         Raises:
             RefusedError: there is one of that name.
         """
@@ -101,10 +98,6 @@ class MetastorePointers(Catalog):
     @abstractmethod
     def swap(self, name: LakeName, entry: Entry, move: Move) -> None:
         """Change an entry, if it is still what was read.
-
-        Args:
-            entry: as it was read.
-            move: what the entry becomes.
 
         Raises:
             RefusedError: it is not.
@@ -154,10 +147,6 @@ class MetastorePointers(Catalog):
 
     def prepared(self, table: Loaded, metadata: Metadata, rename: LakeName | None = None) -> Move:
         """Write the next metadata file and return the move.
-
-        Args:
-            table: the table as it was read.
-            rename: its new name; None: it keeps its name.
 
         Raises:
             LakeError: the catalog cannot have a table of that name.

@@ -46,12 +46,7 @@ class Entries(Protocol):
         """Make an entry."""
 
     def swap(self, name: LakeName, entry: Entry, move: Move) -> None:
-        """Change an entry.
-
-        Args:
-            entry: as it was read.
-            move: what the entry becomes.
-        """
+        """Change an entry."""
 
     def drop_one(self, name: LakeName) -> None:
         """Remove an entry."""

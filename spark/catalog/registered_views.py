@@ -105,11 +105,7 @@ class RegisteredViews:
         return [location for location in read if location is not None]
 
     def follow(self, moves: Sequence[Move]) -> None:
-        """Bring the views to where tables are that were moved; what fails is left to the next sync.
-
-        Args:
-            moves: the moves, which are made.
-        """
+        """Bring the views to where tables are that were moved; what fails is left to the next sync."""
         seen = {move.rename or move.name: move for move in moves if _is_seen(move)}
         if self._lake.views and seen:
             with suppress(LakeError):
@@ -185,12 +181,7 @@ class RegisteredViews:
         before: int | None,
         changed: Collection[LakeName] | None,
     ) -> None:
-        """Bring all views to a point.
-
-        Args:
-            tagged: the points that are kept.
-            changed: what changed since; None: that is not known.
-        """
+        """Bring all views to a point."""
         spaces = {space.name: space for space in self.namespaces()}
         tables = by_base(self._places.names(), self._lake.namespace)
         for base, names in tables.items():

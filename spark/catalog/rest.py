@@ -89,12 +89,7 @@ class RestPointers(Catalog):
         return Pointers(self.names, self.location).of(names)
 
     def prepared(self, table: Loaded, metadata: Metadata, rename: LakeName | None = None) -> Move:
-        """Return the move; the server writes the metadata itself.
-
-        Args:
-            table: the table as it was read.
-            rename: its new name; None: it keeps its name.
-        """
+        """Return the move; the server writes the metadata itself."""
         return Move(table, metadata, "", rename)
 
     def forget(self, moves: Sequence[Move]) -> None:
@@ -116,9 +111,6 @@ class RestPointers(Catalog):
 
     def commit(self, changes: list[Change]) -> None:
         """Make changes of tables by one request; by one each, in the order given, where that is accepted.
-
-        Args:
-            changes: in the words of the REST specification.
 
         Raises:
             PointerMovedError: a table is no longer what a change requires; nothing was changed.
@@ -286,11 +278,7 @@ class RestPointers(Catalog):
         self._commit(content)
 
     def discard_for(self, move: Move) -> None:
-        """Drop a table that a crashed attempt of the same pipeline has made, empty and marked.
-
-        Args:
-            move: the one that is to make it now.
-        """
+        """Drop a table that a crashed attempt of the same pipeline has made, empty and marked."""
         owner = move.metadata.get("properties", {}).get(PIPELINE_PROPERTY, "")
         self.discard(move.rename or move.name, owner)
 

@@ -63,12 +63,7 @@ def table_creation(move: Move, table_uuid: str, *, content: bool) -> Change:
 def creation_of(
     name: LakeName, metadata: Metadata, table_uuid: str, properties: dict[str, str], content: list[Change]
 ) -> Change:
-    """What makes a new table.
-
-    Args:
-        metadata: the shape, the format and the location that it gets.
-        properties: all that it gets.
-    """
+    """What makes a new table."""
     schema = next(s for s in metadata["schemas"] if s["schema-id"] == metadata["current-schema-id"])
     order = next(o for o in metadata["sort-orders"] if o["order-id"] == metadata["default-sort-order-id"])
     # All specs, oldest first, so that each gets the number that the table's manifests have.

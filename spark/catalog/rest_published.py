@@ -37,7 +37,6 @@ def published_change(name: LakeName, server: Metadata, after: Metadata, location
 
     Args:
         server: its metadata as the server has it; the change fails if its main is elsewhere by then.
-        after: its whole metadata, as it is to be.
     """
     main = catalog_metadata.ref(server, MAIN)
     moves_main = catalog_metadata.ref(after, MAIN) != main
@@ -62,7 +61,6 @@ def published_creation(move: Move, *, content: bool = True) -> Change:
     """What makes the server's table of a new one.
 
     Args:
-        move: the new table, with the name that it gets.
         content: with its rows; else empty, and marked as not there yet.
     """
     metadata, name = move.metadata, move.rename or move.name
@@ -149,7 +147,6 @@ def _snapshot(metadata: Metadata, server: Metadata | None = None) -> list[Change
     """Main's snapshot, without its parent, which the server may not have; its schema by the server's number.
 
     Args:
-        metadata: the table's whole metadata.
         server: its metadata as the server has it; None for a table that is new there.
     """
     head = catalog_metadata.head(metadata)

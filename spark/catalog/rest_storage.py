@@ -36,11 +36,7 @@ class TableStorage:
         self._answered = answered
 
     def register(self, name: LakeName, location: str, content: Mapping[str, Any]) -> None:
-        """Take over what the server says about the storage of a table.
-
-        Args:
-            location: where its files are.
-        """
+        """Take over what the server says about the storage of a table."""
         if not Location(location).is_in_bucket:
             return
         config = _followed(content.get("config") or {})

@@ -197,12 +197,7 @@ class SqlPointers(Catalog):
         return self.listing().names
 
     def prepared(self, table: Loaded, metadata: Metadata, rename: LakeName | None = None) -> Move:
-        """Write the next metadata file and return the move.
-
-        Args:
-            table: the table as it was read.
-            rename: its new name; None: it keeps its name.
-        """
+        """Write the next metadata file and return the move."""
         return Move(table, metadata, catalog_metadata.write_next(metadata, table.location), rename)
 
     def forget(self, moves: Sequence[Move]) -> None:

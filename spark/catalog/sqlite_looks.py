@@ -131,7 +131,6 @@ def texts_of_sqlite(ask: Asking, asked: Mapping[str, str]) -> PointerTexts:
     """Read the pointers of all tables.
 
     Args:
-        ask: asks over a connection to the catalog's file.
         asked: as `asked_of` gives it.
     """
     row = ask(ALL_TEXTS_OF_SQLITE, asked)

@@ -94,12 +94,7 @@ class StagedCatalog(Catalog):
         return file is None or file.exists()
 
     def prepared(self, table: Loaded, metadata: Metadata, rename: LakeName | None = None) -> Move:
-        """Write the next metadata file and return the move.
-
-        Args:
-            table: the table as it was read.
-            rename: its new name; None: it keeps its name.
-        """
+        """Write the next metadata file and return the move."""
         return self._staging.prepared(table, metadata, rename)
 
     def forget(self, moves: Sequence[Move]) -> None:

@@ -46,7 +46,6 @@ class StagingTables(SqlPointers):
 
         Args:
             entries: by table; a base of None is none.
-            gone: tables that have no entry any more.
         """
         with self._transaction() as connection:
             for name in sorted({*entries, *gone}):

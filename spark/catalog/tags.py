@@ -45,7 +45,6 @@ def tagged(metadata: Metadata, before: Metadata, position: int, keep_positions: 
     """A table that a point changed, with the tags that it should have.
 
     Args:
-        metadata: the table as the point leaves it.
         before: the table as it was; empty if the point made it.
         keep_positions: positions of all points that are kept, this one among them if it is.
     """

@@ -60,7 +60,6 @@ def staying(
     follow each other so quickly that all kept points are younger than that, there are still some.
 
     Args:
-        tagged: the points that are kept.
         now: in seconds since 1970.
         count: how many points are kept at most.
     """

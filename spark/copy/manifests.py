@@ -167,8 +167,6 @@ def with_own_manifests(metadata: Metadata, snapshot: Metadata, location: str) ->
     which Trino calls); so what it shares are data files only, and these `gc.enabled` keeps.
 
     Args:
-        metadata: of the table that has the snapshot.
-        snapshot: as that table has it.
         location: the clone's directory, as a URI.
 
     Raises:
@@ -206,7 +204,6 @@ def write_list(version: Format, snapshot: Metadata, manifests: list[ManifestFile
 
     Args:
         snapshot: names the list; in format 3 it says the first new number of a row.
-        manifests: the new one, then those of before.
     """
     if version == WITH_ROW_IDS:
         following = first = snapshot["first-row-id"]

@@ -44,8 +44,6 @@ def statements(
     """Return the SQL that replaces the live rows of a mirror by copied ones, in its branch ``stage``.
 
     Args:
-        work: the work on the mirror.
-        schema: its shape after the copy.
         companions: lake names of the exact-text columns that the table has.
         new_rows: the copied rows, with fields named as in the lake; at this LSN and time.
         inserted: the fields of the rows, and the expressions for them.

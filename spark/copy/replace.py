@@ -82,7 +82,6 @@ class Replacement:
 
         Args:
             pipeline: the pipeline that the table must belong to.
-            schema: the table as it will be in the lake.
 
         Raises:
             LakeError: the lake has no such table, or it is not this pipeline's.
@@ -136,7 +135,6 @@ def publish_wider_columns(
 
     Args:
         point: as for :class:`Replacement`.
-        schema: the table's new shape.
 
     Raises:
         ApplyError: the lake does not stand at the point.
@@ -161,7 +159,6 @@ def insert_rows(
     """Stage a copy's rows, read by Spark, as the whole content of a table.
 
     Args:
-        work: the table to fill.
         companions: lake names of the exact-text columns that the table has.
         stale: keys whose rows come from the target's ``again``; None: all rows are as copied.
     """
@@ -202,10 +199,8 @@ def stage_copy(
     """Stage a copy as all that a table holds; its shape once it is published.
 
     Args:
-        work: whose table is to be replaced.
         derived: the tables beside it that take in the copy, by mode.
         stale: keys (`stale_rows.delete_rows`) whose rows are taken from the target's ``again`` instead.
-        content: stages the mirror's rows.
 
     Raises:
         LakeError: Spark failed.

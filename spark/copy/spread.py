@@ -100,7 +100,6 @@ def spread(files: Sequence[Location], metadata: Metadata, directory: Path) -> Sp
 
     Args:
         files: Parquet with the table's field ids; they stay.
-        metadata: of the table, whose layout is followed.
         directory: for files of this machine on their way; it is removed.
 
     Raises:
@@ -179,12 +178,7 @@ class _Writing:
 
 
 def write_parquet(rows: pa.Table, to: Path | BinaryIO, compression: str) -> None:
-    """Write a data file.
-
-    Args:
-        rows: with their field ids.
-        compression: as Arrow names it.
-    """
+    """Write a data file."""
     columns: Any = bounded(rows.schema)
     codec: Any = compression
     pq.write_table(

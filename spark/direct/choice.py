@@ -44,7 +44,6 @@ def require_suitable(work: Work, schema: TableSchema, parts: Sequence[SegmentFol
     """Require that a batch of a table can be staged without Spark, as far as no file says.
 
     Args:
-        schema: its shape after the changes.
         filled: columns get a constant in all rows first.
 
     Raises:

@@ -39,7 +39,6 @@ def pack_directly(lake: LakeSettings, table: Loaded, paths: Sequence[str]) -> bo
 
     Args:
         lake: the lake; the pipeline's lock is held, and nothing is staged of the table.
-        paths: canonical locations of data files of its main.
 
     Raises:
         PointerMovedError: somebody else changed the table meanwhile; it is as it was.

@@ -92,11 +92,7 @@ def places_of(live: Live, reading: Reading, key: Sequence[KeyColumn]) -> Places:
 
 
 def candidates(live: Live, key: Sequence[KeyColumn]) -> list[str]:
-    """Return the data files that may have a live row of one of the keys.
-
-    Args:
-        key: the columns, with the keys that are looked for.
-    """
+    """Return the data files that may have a live row of one of the keys."""
     bounded = [(column, _comparable(column.values)) for column in key if not column.values.null_count]
     return [
         location

@@ -68,11 +68,7 @@ class Reading:
                 self._deleted |= of_puffin
 
     def deleted(self, location: str) -> Positions:
-        """Return the positions of a data file that are deleted, ascending.
-
-        Args:
-            location: of a data file that was read ahead.
-        """
+        """Return the positions of a data file that are deleted, ascending."""
         return self._deleted.get(location, NOTHING)
 
     def columns(self, location: str, kinds: Mapping[int, pa.DataType]) -> dict[int, pa.Array]:

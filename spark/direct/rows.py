@@ -60,11 +60,7 @@ def field_id(of: pa.Field) -> int:
 
 
 def written_rows(target: Target, old: Old) -> _Numbers:
-    """Return which folded rows come to stand in the table.
-
-    Args:
-        target: the table and the fold.
-    """
+    """Return which folded rows come to stand in the table."""
     rows = target.fold.rows
     if "action" not in rows.column_names:
         return np.arange(rows.num_rows)
@@ -78,11 +74,6 @@ def new_rows(
     metadata: Metadata, target: Target, old: Old, reading: Reading, written: _Numbers
 ) -> Iterator[pa.Table]:
     """Yield the rows that are to be written, with their numbers where they have some: one piece at least.
-
-    Args:
-        target: the table and the fold.
-        reading: of the files in which they are.
-        written: which folded rows come to stand in the table.
 
     Raises:
         UnsuitableError: too much of the lake's rows is needed, or rows there have no numbers.
@@ -127,7 +118,6 @@ def with_numbers(rows: pa.Table, numbers: pa.Array, updated: pa.Array | None) ->
     """Return rows with their numbers, if any has one.
 
     Args:
-        numbers: NULL for a new row.
         updated: the sequence number of each row's last change; NULL, and None: that of the new file.
     """
     if numbers.null_count == len(numbers):

@@ -93,7 +93,6 @@ def with_snapshot(metadata: Metadata, live: Live, change: Change, entries: Mappi
 
     Args:
         live: the files of the snapshot that ``stage`` points at.
-        change: what the new one changes.
         entries: what else its summary says.
 
     Raises:
@@ -119,7 +118,6 @@ def with_replaced(metadata: Metadata, live: Live, new: Sequence[LiveFile], old: 
 
     Args:
         new: data files with the rows of the old ones that are not deleted, and with the rows' numbers.
-        old: locations of data files, which leave with their vectors.
 
     Raises:
         LakeError: a file cannot be written.

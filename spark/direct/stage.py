@@ -63,8 +63,6 @@ def stage_directly(
 
     Args:
         work: the table; nothing is staged of it.
-        schema: its shape after the changes.
-        choice: what to do with a conflict.
         filled: columns get a constant in all rows first.
 
     Raises:
@@ -98,10 +96,6 @@ def stage_slices_directly(
 
     Args:
         work: the table; nothing is staged of it.
-        schema: its shape after the changes.
-        folds: slice after slice.
-        choice: what to do with a conflict.
-        row_bytes: of a change on average.
         filled: columns get a constant in all rows first.
 
     Raises:

@@ -60,12 +60,7 @@ def weight(rows: pa.Table) -> int:
 
 
 def weight_of(values_bytes: int, rows: int) -> int:
-    """As `weight`, of changes that are not in memory.
-
-    Args:
-        values_bytes: the size of their columns.
-        rows: how many changes they are.
-    """
+    """As `weight`, of changes that are not in memory."""
     return values_bytes + rows * _CHANGE_BYTES
 
 
@@ -213,7 +208,6 @@ class Outline:
 
         Args:
             sent: number of the relation version → its changes as they came.
-            rows: what the lake takes of them.
         """
         self._last |= {version: int(each["seq"][-1].as_py()) for version, each in sent.items()}
         self.last_truncate = max(self.last_truncate, *(last_truncate(each) for each in rows.values()), -1)

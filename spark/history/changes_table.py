@@ -44,15 +44,7 @@ IMAGES: Sequence[str] = tuple(_SIDES)
 def definition(
     name: LakeName, catalog: str, schema: TableSchema, pipeline: str, location: str, table_format: int
 ) -> str:
-    """Return the SQL that makes the table.
-
-    Args:
-        name: the table's name in the lake.
-        catalog: the catalog's name in Spark.
-        pipeline: the pipeline that the table belongs to.
-        location: the directory of the table, as a URI.
-        table_format: Iceberg's format of the table.
-    """
+    """Return the SQL that makes the table."""
     inner = ", ".join(f"{quote(field.name)}: {field.kind}" for field in fields_of(schema))
     columns = [f"{quote(column)} {kind}" for column, kind in _COLUMNS.items()]
     columns += [f"{quote(image)} struct<{inner}>" for image in _SIDES]
@@ -78,11 +70,7 @@ def derived_column(column: LakeColumn) -> LakeColumn:
 
 
 def copy_statements(metadata: Metadata, target: str, source: Source) -> list[str]:
-    """Return the SQL that adds a copy of the mirror's rows; the last statement completes the table.
-
-    Args:
-        target: the table or branch to write to, as Spark SQL names it.
-    """
+    """Return the SQL that adds a copy of the mirror's rows; the last statement completes the table."""
     at = f"{source.position}L, {source.position}L"
     return [
         f"INSERT INTO {target} ({_COPY}) VALUES ('C', {at}, -1L, {timestamp(source.time)})",
@@ -93,14 +81,7 @@ def copy_statements(metadata: Metadata, target: str, source: Source) -> list[str
 def amend_statements(
     metadata: Metadata, target: str, new_rows: Source, touched: str, key: Sequence[str]
 ) -> list[str]:
-    """Return the SQL for rows that were read again: a `D` without xid for each key, and the new rows.
-
-    Args:
-        target: the table or branch to write to, as Spark SQL names it.
-        new_rows: the rows that were read again.
-        touched: the view of all keys concerned, those of the new rows included.
-        key: the columns of that view, which are fields of the mirror.
-    """
+    """Return the SQL for rows that were read again: a `D` without xid for each key, and the new rows."""
     names = _inner(column_types(metadata)["old"])
     row = _row([(name, quote(name) if name in key else "NULL") for name in names])
     positions, when = f"{new_rows.position}L, {new_rows.position}L", timestamp(new_rows.time)
@@ -124,10 +105,7 @@ def append_statement(schema: TableSchema, metadata: Metadata, target: str, rows:
     """Return the SQL that adds the changes of a batch.
 
     Args:
-        schema: the mirror's shape after the changes.
         target: the branch to write to, as Spark SQL names it.
-        rows: the changes as `change_rows` gives them.
-        view: the view that holds these rows.
     """
     numbers = {field.name: _number(schema, field) for field in fields_of(schema)}
     view_columns = set(rows.column_names)

@@ -59,9 +59,7 @@ def part_of(
     """Return what a slice is of its only transaction; None if it has several.
 
     Args:
-        work: the work on the mirror.
         key: the columns by which its changes name their rows.
-        before: what the changes before them were.
 
     Raises:
         LakeError: Spark failed.
@@ -82,21 +80,14 @@ def restore_deleted(part: TransactionPart, target: Target, closed: pa.Table, vie
     """Return the SQL that adds, marked, what the slice's deleted rows were before the transaction.
 
     Args:
-        target: the mirror and the slice's fold.
         closed: the rows of the fold that end a live row.
-        view: the view of the fold's rows.
     """
     which = ["s.close", *same_key(target, "b"), *key_range(target, closed, "b")]
     return f"{_restore(part, target)} JOIN {quote(view)} AS s ON {' AND '.join(which)}"
 
 
 def restore_all(part: TransactionPart, target: Target) -> list[str]:
-    """Return the SQL that makes all rows that the transaction wrote what they were before, marked.
-
-    Args:
-        part: a slice with a TRUNCATE.
-        target: the mirror and the slice's fold.
-    """
+    """Return the SQL that makes all rows that the transaction wrote what they were before, marked."""
     return [_restore(part, target), f"DELETE FROM {target.branch} WHERE {part.wrote}"]
 
 

@@ -66,7 +66,6 @@ class LastVersionFold(HistoryFold):
 
         Args:
             live_counts: ``code`` of `lookup_rows`, and how many live rows the lake has (``held``).
-            skip: pass over such changes.
         """
         if not self.truncates:
             return self.fold(live_counts, skip=skip).counts.conflicts
@@ -120,9 +119,6 @@ def stage_marked(
     """Stage a batch's changes in the branch ``stage`` of a mirror whose deleted rows stay.
 
     Args:
-        work: the work on the mirror.
-        changes: the changes as the lake takes them.
-        choice: what to do with a conflict.
         constants: given to all live rows first.
 
     Raises:

@@ -50,11 +50,7 @@ class Mode(Protocol):
         """Return the SQL that makes the table.
 
         Args:
-            name: the table's name in the lake.
-            catalog: the catalog's name in Spark.
-            pipeline: the pipeline that the table belongs to.
             location: the directory of the table, as a URI.
-            table_format: Iceberg's format of the table.
         """
 
     IMAGES: Sequence[str]
@@ -79,7 +75,6 @@ class Mode(Protocol):
 
         Args:
             target: the table or branch to write to, as Spark SQL names it.
-            new_rows: the rows that were read again.
             touched: the view of all keys concerned, those of the new rows included.
             key: the columns of that view, which are fields of the mirror.
         """
@@ -108,11 +103,6 @@ class MirrorChanges:
 def stage_derived_changes(work: Work, mode: str, changes: MirrorChanges, choice: OnConflict) -> None:
     """Stage a batch's changes in a derived table of the mirror.
 
-    Args:
-        work: the work on the derived table.
-        mode: the kind of derived table.
-        choice: what to do with a conflict.
-
     Raises:
         LakeError: Spark failed.
     """
@@ -127,8 +117,6 @@ def with_mirror_fields(work: Work, mode: str, schema: TableSchema, names: Mappin
     """Give a derived table all fields that the mirror has, and return the work on it.
 
     Args:
-        work: the work on the derived table.
-        mode: the kind of derived table.
         names: field → its new name, of fields that are renamed with the publication.
     """
     table, kind = work.table, MODES[mode]

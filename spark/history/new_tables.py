@@ -57,10 +57,7 @@ class NewDerivedTable:
 
         Args:
             name: the name that it gets, which may be a hidden one.
-            catalog: the catalog's name in Spark.
-            pipeline: the pipeline that the table belongs to.
             location: the directory of the table, as a URI.
-            table_format: Iceberg's format of the table.
         """
         return MODES[self.mode].definition(name, catalog, self.schema, pipeline, location, table_format)
 
@@ -71,7 +68,6 @@ def missing_derived_tables(
     """Return the derived tables to make, of mirrors that are new or that the lake has already.
 
     Args:
-        tables: the mirrors that are about to be made.
         modes: source table → modes that the pipeline file asks for.
     """
     if not modes:
@@ -108,7 +104,6 @@ def fill_derived_table(
 
     Args:
         mirror_schema: the mirror's shape, if the mirror is still hidden too; else None.
-        point: the point that will publish them.
 
     Raises:
         LakeError: Spark failed.
@@ -131,7 +126,6 @@ def stage_leftover_tables(
 
     Args:
         tables: new mirror → its shape.
-        point: the point that will publish them.
 
     Raises:
         LakeError: one of them is not this pipeline's, or Spark failed.
@@ -174,9 +168,6 @@ def take_copy(work: Work, mode: str, schema: TableSchema, mirror: LakeName, name
     """Stage a mirror's staged rows in a derived table, as those of a copy.
 
     Args:
-        work: the work on the derived table.
-        mode: the kind of derived table.
-        schema: the mirror's shape as it is staged.
         names: field → its new name, of fields that are renamed with the publication.
 
     Raises:

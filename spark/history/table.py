@@ -54,15 +54,7 @@ def _derived_schema(schema: TableSchema) -> TableSchema:
 def definition(
     name: LakeName, catalog: str, schema: TableSchema, pipeline: str, location: str, table_format: int
 ) -> str:
-    """Return the SQL that makes the table.
-
-    Args:
-        name: the table's name in the lake.
-        catalog: the catalog's name in Spark.
-        pipeline: the pipeline that the table belongs to.
-        location: the directory of the table, as a URI.
-        table_format: Iceberg's format of the table.
-    """
+    """Return the SQL that makes the table."""
     columns = [f"{quote(column)} {kind}" for column, kind in _OWN.items()]
     columns += [field.definition for field in fields_of(_derived_schema(schema))]
     options = {
@@ -77,11 +69,7 @@ def definition(
 
 
 def copy_statements(metadata: Metadata, target: str, source: Source) -> list[str]:
-    """Return the SQL for a copy: all open versions end, and new ones begin with its rows.
-
-    Args:
-        target: the table or branch to write to, as Spark SQL names it.
-    """
+    """Return the SQL for a copy: all open versions end, and new ones begin with its rows."""
     when = timestamp(source.time)
     ending = (
         f"UPDATE {target} SET valid_to_lsn = {source.position}L, valid_to_time = {when}, "
@@ -103,14 +91,7 @@ def _beginning(metadata: Metadata, target: str, source: Source) -> str:
 def amend_statements(
     metadata: Metadata, target: str, new_rows: Source, touched: str, key: Sequence[str]
 ) -> list[str]:
-    """Return the SQL for rows that were read again: the open versions of some keys end, and new ones begin.
-
-    Args:
-        target: the table or branch to write to, as Spark SQL names it.
-        new_rows: the rows that were read again.
-        touched: the view of all keys concerned, those of the new rows included.
-        key: the columns of that view, which are fields of the mirror.
-    """
+    """The SQL for rows that were read again: the open versions of some keys end, and new ones begin."""
     when = timestamp(new_rows.time)
     same = " AND ".join(f"t.{quote(field_name(name))} <=> s.{quote(name)}" for name in key)
     ends = f"t.{_OPEN} = false, t.valid_to_lsn = {new_rows.position}L, t.valid_to_time = {when}"
@@ -124,14 +105,7 @@ def amend_statements(
 def target_of(
     name: LakeName, catalog: str, schema: TableSchema, metadata: Metadata, versions: Versions
 ) -> Target:
-    """Return the history as the target of statements.
-
-    Args:
-        name: the history's name in the lake.
-        catalog: the catalog's name in Spark.
-        schema: the mirror's shape after the changes.
-        versions: the versions that begin and end.
-    """
+    """Return the history as the target of statements."""
     schema = _derived_schema(schema)
     rows, counts = versions.rows, FoldCounts(versions.rows.num_rows, Conflicts())
     fold = Folded(
@@ -147,7 +121,6 @@ def open_versions_query(target: Target, lookup: pa.Table, view: str, holds: str 
 
     Args:
         lookup: the keys, as `SegmentFold.lookup_rows` gives them.
-        view: the view that holds them.
         holds: the condition, in Spark SQL, of the rows that are counted.
     """
     if target.fold.bag:
@@ -164,7 +137,6 @@ def statements(
     """Return the statements that end and begin versions; the last one completes the table.
 
     Args:
-        versions: the versions that begin and end.
         view: the view of ``versions.rows``.
         lookup_view: of a bag, the view of ``versions.lookup_rows``.
         continued: slices before may have begun versions of the same transaction. Where this slice ends one of
@@ -248,7 +220,6 @@ def versions_source(
     """The rows: with what versions keep of the open one that they come from, or the place of what ends.
 
     Args:
-        versions: the versions that begin and end.
         view: the view of ``versions.rows``.
         lookup_view: of a bag, the view of ``versions.lookup_rows``.
         holds: the condition, in Spark SQL, of the rows of the lake that are open.

@@ -60,9 +60,6 @@ def _with_short_log(metadata: Metadata, seconds: float) -> Metadata:
 def expire(catalog: Catalog, table: Loaded, grace: Grace) -> int:
     """Remove from a table's metadata the snapshots that are no longer needed; return how many.
 
-    Args:
-        grace: for how long unreferenced snapshots stay.
-
     Raises:
         PointerMovedError: someone else changed the table meanwhile; nothing was changed.
     """
@@ -111,8 +108,6 @@ def unneeded_files(
 
     Args:
         dropped: files that snapshots led to which the table has no more.
-        grace: for how long what nothing leads to stays.
-        of_catalog: files that the catalog needs.
         views: the metadata files by which pinned views show the table.
 
     Raises:
@@ -145,8 +140,6 @@ def still_unneeded(
     its metadata later.  What nothing leads to then, no later run will name.
 
     Args:
-        table: the table as it is now.
-        of_catalog: files that the catalog needs.
         views: the metadata files by which pinned views show the table.
 
     Raises:

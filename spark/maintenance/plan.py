@@ -68,12 +68,7 @@ def by_partition(files: Iterable[DataFile]) -> list[list[DataFile]]:
 
 
 def sizes(files: Sequence[DataFile], care: Care) -> dict[str, str]:
-    """Options of Iceberg's ``rewrite_data_files``: how large files are to be.
-
-    Args:
-        files: of the table as it is now.
-        care: the sizes that are wanted.
-    """
+    """Options of Iceberg's ``rewrite_data_files``: how large files are to be."""
     live = sum(int(file.size * (1 - file.deleted_share)) for file in files)
     target = max(_TARGET_BYTES_MIN, min(care.target_bytes, live // _FILES_OF_A_TABLE))
     return {"target-file-size-bytes": str(target)}
@@ -83,7 +78,6 @@ def plan(files: Sequence[DataFile], old_bytes: int, care: Care) -> Mapping[str, 
     """Options of Iceberg's ``rewrite_data_files``; None if there is nothing worth it.
 
     Args:
-        files: of the table as it is now.
         old_bytes: of files that only older snapshots need.
     """
     live = sum(int(file.size * (1 - file.deleted_share)) for file in files)

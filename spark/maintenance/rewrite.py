@@ -101,8 +101,6 @@ def maintain_table(
 
     Args:
         opened: gives the session for the rewrites; it opens Spark if nothing has needed it before.
-        pipeline: the pipeline that the table must belong to.
-        care: sizes and times.
         turns: what is done while batches go on, and how to be alone for the rest.
 
     Raises:
@@ -298,7 +296,6 @@ def remove_useless_deletes(
 
     Args:
         opened: gives the session that does so, if there are some.
-        files: reads which there are.
 
     Raises:
         LakeError: Spark failed, or the table was changed meanwhile.

@@ -43,7 +43,6 @@ def require_shared_warehouse(session: SparkSession, lake: LakeSettings, place: s
     """See that executors write where others read, unless that was seen before.
 
     Args:
-        session: the session, which knows the lake.
         place: which Spark it is: its master, or its address.
 
     Raises:
@@ -61,10 +60,6 @@ def require_shared_warehouse(session: SparkSession, lake: LakeSettings, place: s
 
 def probe_executors(session: SparkSession, lake: LakeSettings, place: str) -> None:
     """Write a table by executors, and read it by executors and by this process.
-
-    Args:
-        session: the session, which knows the lake.
-        place: which Spark it is, for the error.
 
     Raises:
         LakeError: a file is not there for a reader, or Spark cannot write or does not answer.

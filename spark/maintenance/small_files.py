@@ -60,7 +60,6 @@ def tables_to_pack(lake: LakeSettings, mirrors: Collection[LakeName], target_byt
 
     Args:
         mirrors: the tables that a batch has changed.
-        target_bytes: of a large table's data files.
 
     Raises:
         LakeError: the catalog cannot be reached.
@@ -112,9 +111,6 @@ def pack_table(
 
     Args:
         session: starts, or gives, the session that runs the rewrite; called only if Spark has to do it.
-        pipeline: the pipeline that the table must belong to.
-        target_bytes: of a large table's data files.
-        directly: is asked first.
 
     Raises:
         LakeError: Spark failed, the table was changed meanwhile, or a file of it cannot be read. The table is
@@ -153,23 +149,13 @@ def _data_files(table: Loaded) -> dict[str, DataFile]:
 
 
 def files_to_pack(files: Sequence[DataFile], target_bytes: int) -> list[DataFile]:
-    """Return the files that are worth packing; those of one partition are packed together.
-
-    Args:
-        files: of the table as it is now.
-        target_bytes: of a large table's data files.
-    """
+    """Return the files that are worth packing; those of one partition are packed together."""
     chosen = [_packed(some, target_bytes) for some in by_partition(files)]
     return [file for some in chosen if len(some) >= _PACKED_FILES_MIN for file in some]
 
 
 def plan_packing(files: Sequence[DataFile], target_bytes: int) -> Mapping[str, str] | None:
-    """Options of Iceberg's ``rewrite_data_files``; None if there is nothing worth it.
-
-    Args:
-        files: of the table as it is now.
-        target_bytes: of a large table's data files.
-    """
+    """Options of Iceberg's ``rewrite_data_files``; None if there is nothing worth it."""
     packed = files_to_pack(files, target_bytes)
     return _options(files, packed, target_bytes) if packed else None
 

@@ -69,9 +69,6 @@ class Turns:
     ) -> Iterator[tuple[Catalog, Loaded] | None]:
         """Be alone with a table, of which nothing is staged; None if something is for too long.
 
-        Args:
-            pipeline: the pipeline that the table must belong to.
-
         Raises:
             LakeError: it is another pipeline's.
         """

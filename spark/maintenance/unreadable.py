@@ -37,13 +37,7 @@ MENDED = (
 def damage_behind(
     error: BaseException, tables: Sequence[Loaded], source: tuple[str, str]
 ) -> DamagedError | None:
-    """Return what is wrong with the files of tables, if something is; it names the source table.
-
-    Args:
-        error: what working on the tables ended with.
-        tables: a mirror, and what is kept beside it.
-        source: schema and name of the source table.
-    """
+    """Return what is wrong with the files of tables, if something is; it names the source table."""
     if isinstance(error, SlotlakeError) and (error.retryable or error.table or not _is_of_files(error)):
         return None
     named = set(_PARQUET.findall(" ".join(_texts(error))))
@@ -73,7 +67,6 @@ def damage_behind_query(
     """Return what is wrong with the files of tables that a query has read, if something is.
 
     Args:
-        error: what the query ended with.
         read: of each table its name, its metadata and the snapshot.
     """
     named = set(_PARQUET.findall(" ".join(_texts(error))))

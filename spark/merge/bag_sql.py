@@ -25,11 +25,7 @@ _FLOATS = ("float", "double")
 
 
 def bag_statements(target: Target, view: str) -> list[str]:
-    """The statements to run one after the other; there is always one.
-
-    Args:
-        view: the temporary view that holds the folded rows.
-    """
+    """The statements to run one after the other; there is always one."""
     remove, add = (pc.sum(target.fold.rows[name]).as_py() or 0 for name in ("remove", "add"))
     statements = [f"DELETE FROM {target.branch}"] if target.fold.truncated else []
     if remove:

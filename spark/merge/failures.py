@@ -25,9 +25,6 @@ from slotlake.spark.storage.location import Location
 def explained(table: Loaded) -> Iterator[None]:
     """Raise what Spark raises as an error of ours, without row values.
 
-    Args:
-        table: the one that the statement changes.
-
     Raises:
         StageConflictError: another statement changed the table meanwhile.
         JavaEndedError: the Java of this process has ended.

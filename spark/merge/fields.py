@@ -39,12 +39,7 @@ def key_fields(
 
 
 def field_changes(table: Loaded, catalog: str, schema: TableSchema) -> list[str]:
-    """Return the ALTER TABLE statements that make the fields of all columns; new fields are empty.
-
-    Args:
-        catalog: the catalog's name in Spark.
-        schema: the shape that needs the fields.
-    """
+    """Return the ALTER TABLE statements that make the fields of all columns; new fields are empty."""
     present, name = field_types(table.metadata), table.name.sql(catalog)
     misfits = _misfit_fields(table, schema)
     missing = [c.definition for c in schema.columns if c.lake_name not in present or c.lake_name in misfits]

@@ -24,9 +24,6 @@ def views_to_replace_with(
 
     Where they are two, the rows are handed to Spark while the first statement is at work: it needs the keys.
 
-    Args:
-        replacement: the table and the fold.
-
     Yields:
         The name of the view for the first statement; and what returns that for the second, once it is there.
 

@@ -49,12 +49,7 @@ def counts_on_the_lake(fold: Folded) -> bool:
 
 
 def changed_as_expected(target: Target, summaries: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether a fold's statements changed as many rows as on a lake that has all expected rows.
-
-    Args:
-        target: the target that the statements were made for.
-        summaries: the summaries of the snapshots that the statements made.
-    """
+    """Return whether a fold's statements changed as many rows as on a lake that has all expected rows."""
     fold = target.fold
     if not any(_DELETED in summary for summary in summaries):
         return fold.bag and not fold.expected.any()

@@ -81,11 +81,7 @@ class Replacement:
         return f"MERGE INTO {target.branch} AS t USING {source} AS s ON {condition} {clauses}"
 
     def append(self, view: str) -> str:
-        """Return the second statement: it appends the rows of which all is known.
-
-        Args:
-            view: the temporary view that holds the folded rows.
-        """
+        """Return the second statement: it appends the rows of which all is known."""
         return insert(self.target, view, f"s.action <> {DELETE} AND NOT ({self._in_place()})")
 
     def _in_place(self) -> str:
@@ -100,9 +96,6 @@ def replacement_of(target: Target) -> Replacement | None:
     """Return how a fold's rows are replaced; None if one MERGE is cheaper, or needed.
 
     Rows that moved and keep values of the lake's row need it: the values would be deleted by then.
-
-    Args:
-        target: the table and the fold.
     """
     fold, rows = target.fold, target.fold.rows
     if fold.bag or fold.truncated or not fold.key or not rows.num_rows:
@@ -136,7 +129,6 @@ def should_gather(target: Target, replacement: Replacement | None) -> bool:
     own: a table that is only updated would get more files with every batch, the faster the more it has.
 
     Args:
-        target: the table and the fold.
         replacement: as `replacement_of` gives it.
     """
     fold = target.fold

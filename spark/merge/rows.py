@@ -44,7 +44,6 @@ def view_of_rows(
     Args:
         schema: their columns as DDL of Spark SQL, in the order that they have.
         directory: for a file; who calls removes it.
-        prefix: the beginning of the view's name.
         sized: whether Spark must know how much it is, because it chooses a join by that.
 
     Raises:

@@ -68,11 +68,7 @@ class Work:
 
 
 def summaries(work: Work, *, before: int = 0) -> list[dict[str, str]]:
-    """Return the summaries of the snapshots that lead from main to what is staged.
-
-    Args:
-        before: so many of the oldest are left out.
-    """
+    """Return the summaries of the snapshots that lead from main to what is staged."""
     with open_catalog(work.lake) as catalog:
         metadata = load_one(catalog, work.table.name).metadata
     staged = itertools.islice(ancestry(metadata, STAGE), steps_staged(metadata) - before)
@@ -89,11 +85,6 @@ def run_statements(
 ) -> None:
     """Run statements that make one snapshot each on ``stage``; the last snapshot gets the point's name.
 
-    Args:
-        properties: further properties for the summary of the last snapshot.
-        nothing_staged: nothing was staged before.
-        markers: the values that the statements name.
-
     Raises:
         LakeError: Spark failed.
     """
@@ -107,9 +98,6 @@ def run_statements(
 def run_steps(work: Work, sql: Sequence[str], markers: Markers = _NO_MARKERS) -> None:
     """Run statements that do not complete the table.
 
-    Args:
-        markers: the values that the statements name.
-
     Raises:
         LakeError: Spark failed.
     """
@@ -118,9 +106,6 @@ def run_steps(work: Work, sql: Sequence[str], markers: Markers = _NO_MARKERS) ->
 
 def run_query(work: Work, sql: str, markers: Markers = _NO_MARKERS) -> pa.Table:
     """Run a query and return its rows.
-
-    Args:
-        markers: the values that the query names.
 
     Raises:
         LakeError: Spark failed.
@@ -148,9 +133,6 @@ def _run_with_properties(
 
 def run(session: SparkSession, table: Loaded, sql: str, markers: Markers = _NO_MARKERS) -> None:
     """Run one statement.
-
-    Args:
-        table: the table, for errors.
 
     Raises:
         StageConflictError: another statement changed the table meanwhile.
@@ -199,7 +181,6 @@ def view_of(work: Work, rows: pa.Table, schema: str) -> Iterator[str]:
     """Make a temporary view of rows for the time of the context; yields its name.
 
     Args:
-        work: the session and the directory for a file.
         schema: their columns as DDL of Spark SQL, so that Spark opens no file to infer them.
     """
     with view_of_rows(work.session, rows, schema, work.directory, "folded") as view:

@@ -23,7 +23,6 @@ def follow_schema_changes(
     """The changes, and the table's shape after them.
 
     Args:
-        schema: the lake's, before.
         changes: (relation version, its rows), oldest first.
 
     Raises:
@@ -37,7 +36,6 @@ def schema_after(schema: TableSchema, relations: Sequence[Any], sidecar: BatchSi
     """Return the table's shape after the changes of a batch.
 
     Args:
-        schema: the lake's, before.
         relations: all relation versions of the table in the batch, oldest first.
 
     Raises:
@@ -56,7 +54,6 @@ def with_present_names(schema: TableSchema, changes: Sequence[Part], sidecar: Ba
     """Return changes under the names that their columns have at the batch's end.
 
     Args:
-        schema: the table's shape then.
         changes: (relation version, its rows).
     """
     names = {column.number: column.name for column in schema.columns[::-1] if column.number}

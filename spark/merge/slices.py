@@ -40,9 +40,6 @@ def stage_slices(
     """Stage a batch's changes in the table's branch ``stage``, of which one slice at a time is in memory.
 
     Args:
-        schema: the table's shape after the changes.
-        folds: slice after slice.
-        choice: what to do with a conflict.
         constants: given to all rows first.
 
     Raises:
@@ -75,9 +72,6 @@ def end_slice(work: Work) -> None:
 
 def complete(work: Work, properties: dict[str, str] | None = None) -> None:
     """Give the point's name to what is staged of a table, by a snapshot that adds nothing to it.
-
-    Args:
-        properties: further properties of the snapshot.
 
     Raises:
         LakeError: Spark failed.

@@ -63,8 +63,6 @@ class Target:
         """Pair the fold's columns with the lake's, by source name.
 
         Args:
-            catalog: the catalog's name in Spark.
-            schema: the table's shape after the changes.
             companions: lake names of the exact-text columns that the table has.
         """
         columns = tuple(schema.column(shape.name) for shape in fold.columns)
@@ -96,12 +94,7 @@ class Target:
 
 
 def statements(target: Target, view: str) -> list[str]:
-    """The statements to run one after the other, if rows are not replaced; the last one completes the table.
-
-    Args:
-        target: the table and the fold.
-        view: the temporary view that holds the folded rows.
-    """
+    """The statements to run in this order, if rows are not replaced; the last one completes the table."""
     if target.fold.truncated:
         return [f"DELETE FROM {target.branch}", insert(target, view)]
     if not target.fold.key or not target.fold.rows.num_rows:
@@ -154,8 +147,6 @@ def insert(target: Target, view: str, which: str = f"s.action = {WHOLE}") -> str
     """Return the INSERT of folded rows of which all is known.
 
     Args:
-        target: the table and the fold.
-        view: the temporary view that holds the folded rows.
         which: of them, ``s``; by default those that are whole.
     """
     names, values = zip(*insert_values(target), strict=True)
@@ -222,8 +213,6 @@ def same_key(target: Target, lake: str, prefix: str = "n") -> list[str]:
     Key columns are NOT NULL in the source; a typed value is NULL only where its exact text is not.
 
     Args:
-        target: the table and the fold.
-        lake: the alias of the lake table.
         prefix: ``n`` for the row's key, ``m`` for its key in the lake.
     """
     conditions = []
@@ -238,8 +227,6 @@ def key_range(target: Target, rows: pa.Table, lake: str, prefix: str = "n") -> l
     """Return the conditions that bound the keys in ``rows``.
 
     Args:
-        target: the table and the fold.
-        lake: the alias of the lake table.
         prefix: ``n`` for the row's key, ``m`` for its key in the lake.
     """
     conditions = []

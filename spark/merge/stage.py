@@ -57,9 +57,7 @@ def stage(
     builds on another.
 
     Args:
-        schema: the table's shape after the changes.
         parts: at least one; folded and applied one after the other.
-        choice: what to do with a conflict.
         constants: given to all rows first.
 
     Raises:
@@ -112,7 +110,6 @@ def target_of(work: Work, schema: TableSchema, fold: Folded, companions: frozens
     """Return the table and a fold, for the statements.
 
     Args:
-        schema: its shape after the changes.
         companions: lake names of the exact-text columns that the table has.
     """
     totals = summary(head(work.table.metadata))
@@ -128,9 +125,7 @@ def apply_fold(
     """Run a fold's statements.
 
     Args:
-        target: the table and the fold.
         final: properties of the last statement's snapshot, if that completes the table.
-        nothing_staged: nothing was staged before.
 
     Raises:
         LakeError: Spark failed.
@@ -168,7 +163,6 @@ def fill_constants(
     """Set columns that joined later to their constant, in all rows of the table.
 
     Args:
-        constants: the columns and their values.
         companions: lake names of the exact-text columns that the table has.
         deleted: rows in which this column is true are left as they are.
     """
@@ -190,9 +184,6 @@ def fill_constants(
 
 def lake_rows(work: Work, target: Target, part: SegmentFold) -> pa.Table | None:
     """Return how many rows the lake has per code of a segment; None if the segment looks nothing up.
-
-    Args:
-        target: the table and the segment's fold.
 
     Raises:
         LakeError: Spark failed.

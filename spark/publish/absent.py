@@ -41,10 +41,6 @@ def refuse_absent(catalog: Catalog, names: Collection[LakeName], pointers: Mappi
 
     Others may be absent: a table that joins is copied at a later position.
 
-    Args:
-        names: mirrors that a batch has something for.
-        pointers: of those that are in the catalog.
-
     Raises:
         LakeError: the catalog lacks one; the error names its source table.
     """

@@ -117,12 +117,7 @@ def with_entries(commits: Metadata, entries: Mapping[Name, Aside]) -> Metadata:
 
 
 def without_published(commits: Metadata, namespace: str, published: Collection[LakeName]) -> Metadata:
-    """Return the metadata of `commits` once these tables are published: they are followed again.
-
-    Args:
-        commits: the metadata of `commits`.
-        published: the lake tables that are published.
-    """
+    """Return the metadata of `commits` once these tables are published: they are followed again."""
     entries = entries_in(commits)
     remaining = {
         name: each for name, each in entries.items() if lake_table(namespace, *name) not in published

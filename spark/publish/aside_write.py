@@ -21,9 +21,6 @@ _KIND = "set_aside"
 def write(lake: LakeSettings, pipeline: str, entries: Sequence[Aside]) -> None:
     """Set tables aside, or update the record of tables that are.
 
-    Args:
-        entries: the records of these tables.
-
     Raises:
         LakeError: someone else changed the lake meanwhile; nothing was changed.
     """

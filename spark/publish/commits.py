@@ -141,12 +141,7 @@ class Point:
 
 
 def create_commits(iceberg: IcebergCatalog, name: LakeName, location: str, pipeline: str) -> None:
-    """Make the table, empty.
-
-    Args:
-        location: its directory, as a URI.
-        pipeline: the pipeline that it belongs to.
-    """
+    """Make the table, empty."""
     iceberg.create_table(
         (name.namespace, name.table),
         _SCHEMA,
@@ -179,7 +174,6 @@ def with_point(
 
     Args:
         published: the snapshots that this point makes those of their tables.
-        existing: what the catalog has.
         may_leave: says of a table that the catalog lacks whether the row may do without it.
     """
     iceberg = newest_only(table)

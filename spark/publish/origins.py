@@ -23,7 +23,6 @@ def origin_summary(given: Origin | None, position: int, present: Metadata) -> di
 
     Args:
         given: the server that it was read from; None for that of the point before.
-        position: the point's LSN.
         present: of the table `commits`, before the point.
     """
     before = origin_of(present)

@@ -97,7 +97,6 @@ def with_past_files(metadata: Metadata, oldest: int, unused_seconds: float | Non
     """A table about to be written, with no more points in it than it may have; past files are written.
 
     Args:
-        oldest: the oldest point that is kept.
         unused_seconds: snapshots that nobody can name any more leave too, when there are many of them and
             they have not been current for so long; None: this is left to others.
     """

@@ -68,7 +68,6 @@ class Pins(Mapping[LakeName, int]):
 
         Args:
             published: the snapshots that the point makes those of their tables.
-            existing: the tables that the catalog has, which nobody changes.
             may_leave: says of a table that the catalog lacks whether the point may do without it.
         """
         index = self._names.index

@@ -76,9 +76,6 @@ class CopyTarget:
     def deliver(self, files: Sequence[Path]) -> None:
         """Bring files of the directory to their final place; the local ones go.
 
-        Args:
-            files: whole files, that nobody writes to any more.
-
         Raises:
             LakeError: they cannot be written there.
         """
@@ -97,9 +94,6 @@ class CopyTarget:
 
     def discard(self, files: Sequence[Path]) -> None:
         """Remove files of the directory, which may have been brought to their final place.
-
-        Args:
-            files: as they were in the directory.
 
         Raises:
             LakeError: the storage does not answer, or refuses.
@@ -142,10 +136,6 @@ def copy_target(lake: LakeSettings, name: LakeName, metadata: Metadata, schema: 
 
     Those of a table that is partitioned or sorted are read once more (`spark.copy.spread`). Until the table
     is published they stay on this machine, or next to the table's data if several machines work on the lake.
-
-    Args:
-        name: the name that the table will have.
-        metadata: the hidden table's metadata.
     """
     ids = field_ids(metadata)
     inexact = [column for column in schema.columns if column.exact_name in ids]
@@ -177,11 +167,7 @@ def _ranges(lake: LakeSettings, name: LakeName) -> Path:
 
 
 def remove_ranges(lake: LakeSettings, name: LakeName, metadata: Metadata | None = None) -> None:
-    """Remove what a copy of a table left on this machine, or next to the table's data.
-
-    Args:
-        metadata: of the table that was published.
-    """
+    """Remove what a copy of a table left on this machine, or next to the table's data."""
     if metadata is not None and lake.shared and lake.is_in_bucket and is_laid_out(metadata):
         for folder in (_RANGES, _AGAIN):
             lake_files.remove_tree(table_directory(lake, name) / folder)

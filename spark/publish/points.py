@@ -83,9 +83,7 @@ def positions_to_keep(commits: Metadata, position: int, changed: bool, keep: Kee
     """Return the points to keep once another is published: the oldest of them, and all that are not past.
 
     Args:
-        commits: the table `commits` before it.
         changed: whether the new point changed any table.
-        keep: how many points are kept, and for how long.
     """
     oldest_ms = time.time() * 1000 - keep.days * _DAY_MS
     points = _points_of(commits)
@@ -139,8 +137,6 @@ def choose(commits: Metadata, name: LakeName, at: int | datetime) -> int:
     """Return the position of the newest kept point at or before an LSN or a moment.
 
     Args:
-        commits: the metadata of `commits`.
-        name: the name of `commits`, for errors.
         at: the LSN as integer, or the moment by the source's clock.
 
     Raises:

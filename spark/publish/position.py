@@ -27,9 +27,6 @@ def commits_name(namespace: str) -> LakeName:
 def require_known_format(metadata: Metadata, name: LakeName) -> None:
     """Refuse a lake that a later version has written in a way that this one does not know.
 
-    Args:
-        metadata: of the table `commits`.
-
     Raises:
         LakeError: the lake is of another format.
     """

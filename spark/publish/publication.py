@@ -153,7 +153,6 @@ def is_pending(catalog: Catalog, point: Point, start: int) -> bool:
     """As :func:`pending`, within one connection to the catalog.
 
     Args:
-        point: the point that the batch leads to.
         start: the position at which the batch begins.
     """
     name = commits_name(catalog.lake.namespace)

@@ -27,7 +27,6 @@ def publish_without(
     """Publish a point at the lake's position that has not these tables, unless the newest is one.
 
     Args:
-        tables: mirrors and derived tables.
         names: the source's names, by which they may be set aside.
 
     Raises:

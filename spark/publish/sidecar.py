@@ -162,7 +162,6 @@ def finish(batch: Path, incoming: Path, sidecar: BatchSidecar) -> BatchSidecar:
 
     Args:
         incoming: the directory that `begin` made; the copies lie in directories of it.
-        sidecar: what the sidecar says.
     """
     for file in incoming.rglob("*.parquet"):
         with file.open("rb") as handle:
@@ -180,11 +179,7 @@ def finish(batch: Path, incoming: Path, sidecar: BatchSidecar) -> BatchSidecar:
 
 
 def pass_over(batch: Any, tables: Collection[str]) -> None:
-    """Note in the sidecar that applying or replaying the batch passes over these tables.
-
-    Args:
-        tables: their names as PostgreSQL writes them.
-    """
+    """Note in the sidecar that applying or replaying the batch passes over these tables."""
     sidecar = read(batch)
     if sidecar.passed_over.issuperset(tables):
         return

@@ -169,10 +169,6 @@ def is_published(commits: Metadata, name: LakeName, point: Point) -> bool:
 
     A backfill never is: the same backfill, run again, replaces the rows again.
 
-    Args:
-        commits: the metadata of `commits`.
-        name: the name of `commits`.
-
     Raises:
         ApplyError: a batch of the same name but with other content was published.
     """
@@ -195,8 +191,6 @@ def require_position(commits: Metadata, name: LakeName, point: Point, start: int
     """Require that the lake stands where this point begins.
 
     Args:
-        commits: the metadata of `commits`.
-        name: the name of `commits`.
         start: the position at which the point begins.
 
     Raises:
@@ -302,7 +296,6 @@ def staged_move(catalog: Catalog, table: Loaded, point: Point, keep_positions: C
     """Return the move that makes what is staged of a table its content.
 
     Args:
-        point: the point that it is staged for.
         keep_positions: the positions of the points that are kept from then on.
 
     Raises:

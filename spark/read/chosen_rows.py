@@ -57,7 +57,6 @@ def chosen_text_batches(
     """Yield the chosen rows, in Arrow string columns named by the source's columns.
 
     Args:
-        table: as PostgreSQL writes it.
         columns: source names; those of the key are among them.
 
     Raises:
@@ -76,11 +75,7 @@ def chosen_text_batches(
 
 
 def filtered(batches: Iterator[pa.RecordBatch] | None, choice: RowChoice) -> Iterator[pa.RecordBatch] | None:
-    """Return the chosen rows of batches of texts; None for None.
-
-    Args:
-        batches: with the columns of the key.
-    """
+    """Return the chosen rows of batches of texts; None for None."""
     if batches is None:
         return None
     return (

@@ -45,7 +45,6 @@ def text_of(column: LakeColumn, values: pa.Array, exact: pa.Array | None) -> pa.
     """Return the texts of a column as PostgreSQL prints them.
 
     Args:
-        values: typed, as the lake has them.
         exact: the exact texts; None for a column without them.
 
     Raises:

@@ -72,9 +72,6 @@ class ExecutorRows:
         Args:
             function: gets the batches of a part of the table, with the columns in their order, each perhaps
                 followed by its companion.
-            schema: of what the function gives, as Spark writes it.
-            sent: the modules whose code it needs.
-            finish: what Spark does with that.
 
         Raises:
             LakeError: Spark, or the function, failed.
@@ -131,7 +128,6 @@ class ClusterReadPoint(ReadPoint):
         """The rows that `text_batches` gives, or `open_versions`; None for a table that is read here.
 
         Args:
-            table: as PostgreSQL writes it.
             history: the open versions of its history.
 
         Raises:
@@ -152,11 +148,7 @@ class ClusterReadPoint(ReadPoint):
         return rows if rows.count >= self._rows_min else None
 
     def give_up(self, error: LakeError) -> None:
-        """Read all rows here from now on.
-
-        Args:
-            error: what the executors failed with.
-        """
+        """Read all rows here from now on."""
         self.given_up = True
         self.note(
             f"rows of large tables are read by slotlake itself, not by Spark's executors: {error.what} "
@@ -172,11 +164,7 @@ class ClusterReadPoint(ReadPoint):
 
 
 def python_trouble(session: SparkSession) -> str:
-    """Return why executors cannot run functions in Python with numpy; "" if they can.
-
-    Args:
-        session: a session with executors on other machines.
-    """
+    """Return why executors cannot run functions in Python with numpy; "" if they can."""
 
     def same(batches: Batches) -> Iterator[pa.RecordBatch]:
         import numpy  # noqa: F401, ICN001 - whether it is there

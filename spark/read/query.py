@@ -143,12 +143,7 @@ def _mentioned(names: Names, sql: str) -> Names:
 
 @contextmanager
 def pinned_session(session: SparkSession, read_point: ReadPoint, names: Names) -> Iterator[SparkSession]:
-    """A session whose catalog has these tables as they are at the point, and no others.
-
-    Args:
-        session: a session of the same Spark.
-        names: namespace and name in that catalog, and the table.
-    """
+    """A session whose catalog has these tables as they are at the point, and no others."""
     if shares_files(session):
         with (
             _pinned_catalog(read_point, names) as database,

@@ -107,10 +107,6 @@ def filled_counts(metadata_location: str, snapshot_id: int, field_ids: Collectio
     """Return field id → number of values that are not NULL in a snapshot's files, deleted rows included.
 
     It reads the manifests only; a file without the column has none.
-
-    Args:
-        metadata_location: the metadata file of the table.
-        field_ids: the fields to count.
     """
     counts = dict.fromkeys(field_ids, 0)
     table = StaticTable.from_metadata(metadata_location, dict(FILE_IO))

@@ -73,10 +73,6 @@ def scratch_of(lake: LakeSettings, namespace: str) -> LakeSettings:
 def prepare_scratch(read_point: ReadPoint, scratch: LakeSettings, pipeline: str) -> list[str]:
     """Make the scratch namespace hold what the read point shows and nothing else; return its tables' names.
 
-    Args:
-        read_point: the point to copy.
-        scratch: the lake settings of the scratch namespace.
-
     Raises:
         LakeError: the namespace holds something that no earlier replay made.
     """

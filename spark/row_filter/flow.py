@@ -26,11 +26,7 @@ class Typed:
 
 
 def strict(kind: str, work: Work, parts: list[Typed]) -> Typed:
-    """Return a function that is NULL when one of its arguments is, and is not called then.
-
-    Args:
-        work: the function over arrays of values.
-    """
+    """Return a function that is NULL when one of its arguments is, and is not called then."""
 
     def run(frame: Frame) -> Vector:
         vectors = [part.run(frame) for part in parts]

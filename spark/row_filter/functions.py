@@ -180,7 +180,6 @@ def cast(source: str, target: str, name: TypeName) -> Work | None:
     """Return the function of the cast from one kind to another; None if it cannot be evaluated here.
 
     Args:
-        target: the kind that they get.
         name: the target type, with its modifiers.
     """
     if target == "numeric" and source in ("numeric", *INTEGERS, *FLOATS):

@@ -65,7 +65,6 @@ def fitted(value: Decimal, precision: int, scale: int) -> Decimal:
 
     Args:
         precision: digits in all.
-        scale: digits after the point.
 
     Raises:
         EvaluationError: it has too many digits before the point.

@@ -95,7 +95,6 @@ def refused(what: str, text: str, span: tuple[int, int]) -> PipelineFileError:
     """Return the error for a part of a filter that cannot be evaluated here.
 
     Args:
-        what: why not.
         span: where the part begins and ends in it, in characters.
     """
     return PipelineFileError(

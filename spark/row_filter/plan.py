@@ -67,7 +67,6 @@ def plan(text: str, columns: Mapping[str, FilterColumn]) -> Plan:
 
     Args:
         text: as the server prints it (`decoder.catalog.row_filters.analysed`).
-        columns: those that it may use.
 
     Raises:
         PipelineFileError: it uses something that cannot be evaluated outside of the server.

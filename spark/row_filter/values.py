@@ -119,7 +119,6 @@ def constant(kind: str, value: Any, size: int) -> Vector:
 
     Args:
         value: the value; None for NULL.
-        size: the number of rows.
     """
     if value is None:
         return nothing(kind, size)

@@ -99,7 +99,6 @@ class Store(ABC):
         """Every file in a folder and its folders; nothing if there is no such folder.
 
         Args:
-            folder: where to look.
             after: only files whose name in the folder comes after this text.
 
         Raises:

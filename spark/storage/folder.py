@@ -19,9 +19,6 @@ def local_path(location: str) -> Path:
 
     Hadoop writes ``file:/a b``, unescaped; only ``file://`` locations made by a URI library are escaped.
     Names that need escapes are never made (spark/names.py), but the warehouse's own path may need them.
-
-    Args:
-        location: of a file or folder of this machine.
     """
     raw = Location(location).path
     return Path(raw) if Path(raw).exists() or "%" not in raw else Path(unquote(raw))

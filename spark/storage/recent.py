@@ -34,9 +34,6 @@ class RecentContent:
         """Keep the bytes of a small metadata file.
 
         Data files and deletion vectors are read each time: a verification must see what is stored.
-
-        Args:
-            content: all of it.
         """
         if len(content) > _FILE_BYTES_MAX or "/metadata/" not in location:
             return

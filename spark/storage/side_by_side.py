@@ -31,9 +31,6 @@ class Writes:
     def begin(self, location: Location, content: bytes) -> None:
         """Begin to write a file that must not be there yet; a folder's file is written at once.
 
-        Args:
-            content: all of it.
-
         Raises:
             OSError: a file of a folder cannot be written.
         """

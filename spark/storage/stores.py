@@ -57,7 +57,6 @@ def register(prefix: str, settings: StorageSettings, loan: Loan | None = None, *
 
     Args:
         prefix: a bucket, or a folder in one.
-        settings: endpoint and keys.
         loan: until when the keys are good; None: for ever.
         own: nobody is asked to lend keys for it, though it lies in a lake for which keys are lent.
     """
@@ -88,20 +87,13 @@ def lend(root: str, lender: Callable[[Location], object] | None) -> None:
 
 
 def is_lent(location: str) -> bool:
-    """Return whether keys were lent for a location.
-
-    Args:
-        location: in an object store.
-    """
+    """Return whether keys were lent for a location."""
     with _lock:
         return _registered(canonical(location)).lent
 
 
 def borrow_again(location: str) -> None:
     """Ask for other keys for a location; nothing if nobody lends any.
-
-    Args:
-        location: in an object store.
 
     Raises:
         LakeError: who lends keys lends none for it.
@@ -115,9 +107,6 @@ def borrow_again(location: str) -> None:
 
 def settings_of(location: str) -> StorageSettings:
     """Return how a location is reached now; keys that are about to end are renewed before.
-
-    Args:
-        location: in an object store.
 
     Raises:
         LakeError: nobody lends keys for it.
@@ -160,9 +149,6 @@ def canonical(location: str) -> Location:
     """Return a location as it is compared with others.
 
     Hadoop writes ``file:/a`` and ``s3a://``, Iceberg ``file:///a``; both may escape characters.
-
-    Args:
-        location: as metadata has it.
     """
     where = Location(location)
     if where.is_in_bucket:

@@ -45,7 +45,6 @@ def end_uploads(folder: Location, settings: StorageSettings, oldest: float) -> i
 
     Args:
         folder: a place in an object store.
-        settings: how it is reached.
         oldest: seconds since 1970; uploads that began before it are ended.
 
     Raises:

@@ -42,8 +42,6 @@ def schema_after_change(
     """Return the lake table's shape after the source's became ``relation``.
 
     Args:
-        schema: the lake table's shape before.
-        relation: the source table's present shape.
         numbers: column name → attribute number of the relation's columns; empty if they are unknown.
         same_values: the source rewrote its rows, and their values are proven to be the same.
 
@@ -69,7 +67,6 @@ def schema_after_copy(schema: TableSchema, new_schema: TableSchema) -> TableSche
     """Return the lake table's shape when all of its rows come from a copy.
 
     Args:
-        schema: the lake table's shape before.
         new_schema: the source's table; the numbers of its columns say which is which, or the names where a
             number is 0.
     """

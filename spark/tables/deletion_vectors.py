@@ -61,9 +61,6 @@ class VectorFiles:
     def positions(self, location: str, data_file: str) -> Positions:
         """The positions of a data file that a Puffin file says are deleted, ascending; none if it has none.
 
-        Args:
-            data_file: as manifests name it.
-
         Raises:
             DamagedError: it cannot be read.
         """
@@ -101,7 +98,6 @@ def puffin_of(
 
     Args:
         positions: by data file as the manifests name it; ascending, each once.
-        written_by: what the file says of who wrote it.
 
     Returns:
         Its content, and by data file where in it the vector begins and how many bytes it has.

@@ -39,7 +39,6 @@ def with_layout(metadata: Metadata, layout: Layout, own: int = 0) -> Metadata:
     """The table with a layout for the files that are written from now on; the same if it has that layout.
 
     Args:
-        layout: with the names of the table's own fields.
         own: so many of its first terms the table has whatever the pipeline file says.
 
     Raises:

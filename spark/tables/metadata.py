@@ -146,7 +146,6 @@ def read_ahead(locations: Iterable[str], *, whole: bool = False) -> None:
     A process that has just begun remembers none, and each is a request that mostly waits.
 
     Args:
-        locations: of the tables' metadata files.
         whole: read all of each file, for those who are about to :func:`load` it.
 
     Raises:

@@ -99,7 +99,6 @@ def write(location: str, data_file: str, positions: Positions) -> int:
     """Write the position delete file of one data file; its size in bytes.
 
     Args:
-        data_file: as the manifests name it.
         positions: ascending, each once.
 
     Raises:

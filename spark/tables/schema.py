@@ -270,15 +270,7 @@ def create_table(
     location: str,
     table_format: int = NEWEST_FORMAT,
 ) -> str:
-    """Return the SQL that makes a lake table, with a companion for every column that may need one.
-
-    Args:
-        name: the table's name in the lake.
-        catalog: the catalog's name in Spark.
-        pipeline: the pipeline that it belongs to.
-        location: its directory, as a URI.
-        table_format: Iceberg's format of the table.
-    """
+    """Return the SQL that makes a lake table, with a companion for every column that may need one."""
     definitions = [column.definition for column in schema.columns]
     definitions += [column.exact_definition for column in schema.columns if column.representation.inexact]
     definitions += soft_deletes.definitions() if schema.soft_deletes else []
@@ -316,8 +308,6 @@ def add_columns(name: LakeName, catalog: str, definitions: Sequence[str]) -> str
     """Return the SQL that adds nullable columns.
 
     Args:
-        name: the table's name in the lake.
-        catalog: the catalog's name in Spark.
         definitions: name and type of each column, as in CREATE TABLE.
     """
     return f"ALTER TABLE {name.sql(catalog)} ADD COLUMNS ({', '.join(definitions)})"

@@ -165,7 +165,6 @@ def with_shape(metadata: Metadata, position: int, keep_positions: Collection[int
     """The table with its staged shape published, and the shapes of the points that are kept.
 
     Args:
-        metadata: main moved to what is staged.
         keep_positions: the positions of the points that are kept.
     """
     properties = metadata.get("properties", {})
@@ -269,11 +268,7 @@ def _entry_at(metadata: Metadata, position: int) -> dict[str, Any] | None:
 
 
 def with_past_shape(metadata: Metadata, snapshot_id: int, position: int) -> Metadata | None:
-    """The table in the shape that it had at a position, for good; None if that shape is not kept.
-
-    Args:
-        snapshot_id: what it held then.
-    """
+    """The table in the shape that it had at a position, for good; None if that shape is not kept."""
     history = _history(metadata)
     below = [entry for entry in history if parse_lsn(entry["lsn"]) <= position]
     if len(below) == len(history):

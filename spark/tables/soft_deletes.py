@@ -41,7 +41,6 @@ def of_copy(position: int, time: datetime) -> dict[str, str]:
 
     Args:
         position: the LSN at which the copy is published.
-        time: the source's, then.
     """
     return values("false", f"{position}L", _moment(time))
 
@@ -57,16 +56,12 @@ def live_rows(name: str, *, marked: bool) -> str:
 
     Args:
         name: the mirror, or a branch of it, as Spark SQL names it.
-        marked: rows that the source deleted stay in it.
     """
     return f"(SELECT * FROM {name} WHERE {LIVE})" if marked else name
 
 
 def require_unused_names(schema: str, table: str, columns: Iterable[str]) -> None:
     """Check that no column of a table has the name of one of these columns.
-
-    Args:
-        columns: names that the table's columns have in the lake.
 
     Raises:
         PipelineFileError: one has; the error is of that table only.

@@ -131,7 +131,6 @@ def nested_form(column: TypedColumn, catalog: TypeCatalog, fields: Fields) -> st
     """Return the representation of an array as a list, of a range or composite as a struct; else "".
 
     Args:
-        catalog: what is known of user types.
         fields: of composites, by type OID: name, type OID and modifier of each field.
     """
     entry = catalog.get(column.type_oid)

@@ -103,12 +103,7 @@ def read_bytea(slices: Slices, _: pa.DataType) -> Parsed:
 
 
 def read_as_text(slices: Slices, oid: int, catalog: TypeCatalog) -> pa.Array:
-    """Return the canonical texts of a type that the lake stores as text.
-
-    Args:
-        slices: the values, in binary.
-        catalog: the known user types.
-    """
+    """Return the canonical texts of a type that the lake stores as text."""
     printer = _printer(slices, oid, catalog)
     if printer is utf8:
         return parse_string(slices, pa.string())[0]

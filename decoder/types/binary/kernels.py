@@ -276,7 +276,6 @@ def read_decimal(
     Args:
         data, start, length: uint8[bytes], int64[n], int32[n]: where each value lies; a negative length: no
             value.
-        precision, scale: of the column.
         out, valid, exact: uint64[2n], uint8[n], uint8[n], filled in; ``exact``: right, but it does not fit.
     """
     count, room, tens = len(length), len(data), bare(TENS)

@@ -71,11 +71,7 @@ def interval(data: bytes) -> str:
 
 
 def interval_text(microseconds: int, days: int, months: int) -> str:
-    """Return the text of an interval: years, months, days and a time, each with its sign.
-
-    Args:
-        microseconds, days, months: its three parts.
-    """
+    """Return the text of an interval: years, months, days and a time, each with its sign."""
     if (microseconds, days, months) == (_I64_MAX, _I32_MAX, _I32_MAX):
         return "infinity"
     if (microseconds, days, months) == (-_I64_MAX - 1, -_I32_MAX - 1, -_I32_MAX - 1):

@@ -31,7 +31,6 @@ def integer(data: bytes, size: int, signed: bool) -> str:
 
     Args:
         size: its number of bytes: 2, 4 or 8.
-        signed: it may be negative.
 
     Raises:
         TextError: the value has another length.

@@ -339,7 +339,6 @@ def print_clocks_or_ranges(
     Args:
         data, start, length: uint8[bytes], int64[n], int32[n]: where each value lies; a negative length: no
             value.
-        ranges: the values are ranges.
         form: TIME, TIMETZ or INTERVAL, or the type of the bounds.
         out: uint8, filled in; CLOCK_BYTES_MAX or RANGE_BYTES_MAX for each value.
         offsets: int64[n + 1], filled in: where each text begins.

@@ -95,7 +95,6 @@ def binary_text(data: bytes | memoryview, type_: int | ColumnType, catalog: Type
     Args:
         data: the output of the type's send function.
         type_: the type, or its OID.
-        catalog: the known user types.
 
     Raises:
         TextError: the bytes are not a value of the type, or the type's text does not follow from them.

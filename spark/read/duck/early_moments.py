@@ -22,11 +22,7 @@ _MOMENTS = frozenset({"timestamp", "timestamptz", "timestamp_ns", "timestamptz_n
 
 
 def has_early_moments(pinned: Pinned) -> bool:
-    """Return whether some partition is the day or month of moments before 1970.
-
-    Args:
-        pinned: a table at a point.
-    """
+    """Return whether some partition is the day or month of moments before 1970."""
     places = _misread_places(pinned.metadata)
     snapshot = pinned.snapshot
     if not places or snapshot is None:

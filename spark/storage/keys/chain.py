@@ -149,11 +149,7 @@ def _chosen_profile_keys() -> Keys | None:
 
 
 def _profile_keys(profile: Profile, before: tuple[str, ...]) -> Keys | None:
-    """What a profile gives; None if it says nothing of keys.
-
-    Args:
-        before: those that name it as their source.
-    """
+    """What a profile gives; None if it says nothing of keys."""
     if profile.get("role_arn") and profile.name not in before:
         return _role_keys(profile, before)
     if profile.get("sso_session") or profile.get("sso_start_url") or profile.get("login_session"):

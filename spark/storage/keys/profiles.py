@@ -54,9 +54,6 @@ def chosen_profile() -> Profile | None:
 def named_profile(name: str, by: str) -> Profile:
     """Return a profile.
 
-    Args:
-        by: who names it, for the error.
-
     Raises:
         StoreRefusedError: there is no such profile.
     """

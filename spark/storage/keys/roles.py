@@ -53,9 +53,6 @@ class Role:
 def web_identity_keys(role: Role, token_file: str) -> Keys:
     """Return a role's keys for a web identity, whose token is read again each time.
 
-    Args:
-        token_file: the path of the token, which its giver renews.
-
     Raises:
         StoreRefusedError: the token cannot be read, or the role is not given for it.
         StoreUnavailableError: the token service does not answer.

@@ -47,8 +47,6 @@ def signed(request: Request, keys: Keys, scope: Scope) -> Request:
 
     Args:
         request: its path is escaped; no parameter is there twice.
-        keys: whose they are.
-        scope: service and region.
     """
     moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     day = moment[:8]
