@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,6 @@ from slotlake.decoder.protocol.relations import RelationVersion
 
 _SYNCED_TOGETHER = 8
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_NONE: Mapping[tuple[str, str], ProtocolError] = {}
 _OPERATIONS = {"inserts": "I", "updates": "U", "deletes": "D", "truncates": "T"}
 # A batch is written once and read once or twice soon: fast writing matters more than a small size.
 _PARQUET: dict[str, Any] = {
@@ -186,7 +186,7 @@ class BatchWriter:
         *,
         prepared: Sequence[Mapping[str, Any]] = (),
         resolved: Sequence[Mapping[str, Any]] = (),
-        unreadable: Mapping[tuple[str, str], ProtocolError] = _NONE,
+        unreadable: Mapping[tuple[str, str], ProtocolError] = MappingProxyType({}),
     ) -> Batch:
         """Close and sync everything, then give the batch its name.
 

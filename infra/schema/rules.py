@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from slotlake.spark.tables.schema import TableSchema
 
 Types = Mapping[int, tuple[int, int, str]]
-_NO_TYPES: Types = {}
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class _Following:
     numbers: Mapping[int, Numbers]
     table: Columns
 
-    def verdict(self, *, at_end: bool, alone: bool, types: Types = _NO_TYPES) -> Verdict:
+    def verdict(self, *, at_end: bool, alone: bool, types: Types = MappingProxyType({})) -> Verdict:
         """Judge the batch.
 
         Args:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 _CHOOSING_NOTHING: WeakSet[OpenPipeline] = WeakSet()
 # What the lake's tables take, as it was read last: what the same words mean of the same columns.
 _LAKE_SELECTIONS: WeakKeyDictionary[OpenPipeline, Mapping[tuple[str, str], Selection]] = WeakKeyDictionary()
-_NO_SELECTIONS: Mapping[tuple[str, str], Selection] = {}
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class SelectedTable(SourceTable):
 
 def lake_selections(pipeline: OpenPipeline) -> Mapping[tuple[str, str], Selection]:
     """What the lake's tables take, by schema and table, as it was read last."""
-    return _LAKE_SELECTIONS.get(pipeline, _NO_SELECTIONS)
+    return _LAKE_SELECTIONS.get(pipeline, MappingProxyType({}))
 
 
 def lake_schema(table: SourceTable) -> TableSchema:
@@ -81,7 +81,7 @@ def selected(
     file: PipelineFile,
     connection: psycopg.Connection[Any],
     tables: Sequence[SourceTable],
-    selections: Mapping[tuple[str, str], Selection] = _NO_SELECTIONS,
+    selections: Mapping[tuple[str, str], Selection] = MappingProxyType({}),
 ) -> list[SourceTable]:
     """Reduce published tables to what the lake takes of them.
 

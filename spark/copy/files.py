@@ -15,6 +15,7 @@ import os
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Final
 
 import pyarrow.parquet as pq
@@ -58,8 +59,6 @@ ROW_NUMBERS: Final = (
     NestedField(2147483540, "_row_id", LongType(), required=False),
     NestedField(2147483539, "_last_updated_sequence_number", LongType(), required=False),
 )
-_NOTHING: Mapping[str, str] = {}
-_NO_PARTITIONS: Mapping[Location, tuple[Any, ...]] = {}
 _MANIFEST_FILES_MAX = 10_000
 _SURROGATES: Final = 0xD800
 _AFTER_SURROGATES: Final = 0xE000
@@ -71,8 +70,8 @@ def with_files(
     unused: Collection[str] = (),
     *,
     branch: str = MAIN,
-    entries: Mapping[str, str] = _NOTHING,
-    partitions: Mapping[Location, tuple[Any, ...]] = _NO_PARTITIONS,
+    entries: Mapping[str, str] = MappingProxyType({}),
+    partitions: Mapping[Location, tuple[Any, ...]] = MappingProxyType({}),
 ) -> Metadata:
     """The table with these files added to what a branch has, as a snapshot that is the branch's.
 

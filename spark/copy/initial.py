@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Self
 
 import pyarrow as pa
@@ -71,7 +72,6 @@ from slotlake.spark.tables.layout import is_laid_out
 from slotlake.spark.tables.metadata import MAIN
 from slotlake.spark.tables.schema import PIPELINE_PROPERTY, SCHEMA_PROPERTY, TableSchema, create_table
 
-_NO_MODES: Mapping[str, Collection[str]] = {}
 __all__ = ["CopyTarget", "InitialCopy", "is_initialised"]
 
 
@@ -107,7 +107,7 @@ class InitialCopy:
         lake: LakeSettings,
         pipeline: str,
         tables: Sequence[TableSchema],
-        modes: Mapping[str, Collection[str]] = _NO_MODES,
+        modes: Mapping[str, Collection[str]] = MappingProxyType({}),
         retained: RetainedFiles | None = None,
     ) -> InitialCopy:
         """Drop leftovers of an earlier attempt and make the tables out of sight.

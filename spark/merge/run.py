@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -37,7 +38,6 @@ from slotlake.spark.tables.settle import STAGED_FIELDS_PROPERTY, settle
 
 _SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
 _GATHERED = {"spark.sql.iceberg.distribution-mode": "hash"}
-_NOTHING: Mapping[str, str] = {}
 _NO_MARKERS = Markers()
 
 
@@ -78,7 +78,7 @@ def summaries(work: Work, *, before: int = 0) -> list[dict[str, str]]:
 def run_statements(
     work: Work,
     sql: Sequence[str],
-    properties: Mapping[str, str] = _NOTHING,
+    properties: Mapping[str, str] = MappingProxyType({}),
     *,
     nothing_staged: bool = True,
     markers: Markers = _NO_MARKERS,

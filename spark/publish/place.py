@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 import pyarrow.parquet as pq
 
@@ -32,7 +33,6 @@ _DATA = "data"
 _AGAIN, _RANGES = "data-again", "ranges"
 RetainedFiles = Mapping[LakeName, Collection[str]]
 Names = Collection[str] | None
-_NO_FILES: RetainedFiles = {}
 
 
 class DirectoryInUseError(LakeError):
@@ -241,7 +241,10 @@ def hidden_tables(catalog: Catalog) -> list[LakeName]:
 
 
 def clear_leftovers(
-    catalog: Catalog, pipeline: str, names: Collection[LakeName], retained: RetainedFiles = _NO_FILES
+    catalog: Catalog,
+    pipeline: str,
+    names: Collection[LakeName],
+    retained: RetainedFiles = MappingProxyType({}),
 ) -> None:
     """Drop what an earlier attempt of this pipeline left of these tables, and its files.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from types import MappingProxyType
 
 from slotlake.decoder.errors import LakeError
 from slotlake.decoder.server.timeline import Origin
@@ -33,7 +34,6 @@ from slotlake.spark.tables.schema import TableSchema
 from slotlake.spark.tables.shapes import BatchRelation, ChangeBatch
 
 __all__ = ["Published", "lake_position", "pending", "point_of", "publish_batch"]
-_UNKNOWN: Mapping[LakeName, Name] = {}
 
 
 class DerivedGoneError(LakeError):
@@ -61,7 +61,7 @@ def publish_batch(
     batch: ChangeBatch,
     pipeline: str,
     sidecar: BatchSidecar = NOTHING,
-    staged: Mapping[LakeName, Name] = _UNKNOWN,
+    staged: Mapping[LakeName, Name] = MappingProxyType({}),
 ) -> Published:
     """Publish what :func:`spark.apply.stage.apply_batch` staged for this batch. Needs no Spark.
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from slotlake.decoder.errors import ApplyError
 from slotlake.spark.names import exact_name, lake_columns
@@ -27,7 +28,6 @@ from slotlake.spark.tables.type_rules import TypeRules
 
 Numbers = Mapping[str, int]
 Types = Mapping[int, tuple[int, int, str]]  # attribute number → type's OID, modifier, name
-_UNKNOWN: Numbers = {}
 _WIDER = {("int", "bigint"), ("float", "double")}
 _DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)")
 
@@ -37,7 +37,11 @@ class CannotFollowError(ApplyError):
 
 
 def schema_after_change(
-    schema: TableSchema, relation: TableShape, numbers: Numbers = _UNKNOWN, *, same_values: bool = False
+    schema: TableSchema,
+    relation: TableShape,
+    numbers: Numbers = MappingProxyType({}),
+    *,
+    same_values: bool = False,
 ) -> TableSchema:
     """Return the lake table's shape after the source's became ``relation``.
 

@@ -15,6 +15,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 from slotlake.decoder.errors import LAKE_ALTERED, LakeError
@@ -28,7 +29,6 @@ Word = str  # "text", "list", "struct", "typed", or a decimal with precision and
 Fields = Mapping[int, Sequence[tuple[str, int, int]]]
 DECIMAL = re.compile(r"decimal\(([1-9][0-9]?),\s*([0-9]{1,2})\)")
 _BUILTIN = TypeCatalog()
-_NO_FIELDS: Fields = {}
 
 
 class TypedColumn(Protocol):
@@ -89,7 +89,7 @@ class TypeRules:
         column: TypedColumn,
         key: Collection[str],
         catalog: TypeCatalog = _BUILTIN,
-        fields: Fields = _NO_FIELDS,
+        fields: Fields = MappingProxyType({}),
     ) -> str:
         """The form that a column gets.
 
