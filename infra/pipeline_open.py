@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Self
 
 from slotlake.decoder.errors import LakeError, SlotlakeError
 from slotlake.decoder.lsn import format_lsn
+from slotlake.decoder.memory import Memory
 from slotlake.decoder.server.source import SourceSettings
 from slotlake.infra.config.catalog_kind import require_fitting
 from slotlake.infra.config.formats import table_formats
@@ -49,6 +50,7 @@ class OpenPipeline:
         file: the checked pipeline file.
         source: connection and slot.
         lake: catalog, warehouse, namespace.
+        memory: what its steps remember of source and lake, from one batch to the next.
     """
 
     def __init__(self, file: PipelineFile, *, remote: str | None = None) -> None:
@@ -74,6 +76,7 @@ class OpenPipeline:
         self._session: SparkSession | None = None
         self._writes, self._warehouse_seen = False, False
         self._closing = ExitStack()
+        self.memory = Memory()
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, remote: str | None = None) -> Self:
@@ -102,6 +105,8 @@ class OpenPipeline:
         if "engine" in vars(self):
             vars(self).pop("engine").close()
         self._let_go_of_session()
+        for memory in (self.memory, *self.lake.memories.values()):
+            memory.close()
 
     def end_stream(self) -> None:
         """Close the connection to the slot, if there is one, so that another run can read it."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from slotlake.decoder.errors import LakeError
+from slotlake.decoder.memory import Memory
 from slotlake.spark.layout import Layout
 from slotlake.spark.limits import CONNECT_SECONDS, SILENT_SECONDS
 from slotlake.spark.storage.location import S3_SCHEMES, Location
@@ -94,6 +95,7 @@ class LakeSettings:
         shared: do several machines work on it, so that ranges of a copy must not stay on one?
         slice_bytes: so much memory this process may take for the changes that it folds at a time.
         packs: may a batch that is staged without Spark take the rows of small files into its own file?
+        memories: see :meth:`memory`.
     """
 
     catalog: str
@@ -115,6 +117,13 @@ class LakeSettings:
     shared: bool = False
     slice_bytes: int = 640 << 20
     packs: bool = True
+    memories: dict[tuple[object, ...], Memory] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def memory(self) -> Memory:
+        """What is remembered of this lake; settings that differ in something else only have the same."""
+        key = self.uri, self.catalog, self.namespace, *sorted(self.rest.items())
+        return self.memories.setdefault(key, Memory())
 
     def format_of(self, table: str) -> int:
         """The format that a table, and its derived tables, are to have."""

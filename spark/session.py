@@ -18,6 +18,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -55,10 +56,26 @@ _TALKATIVE = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _PING_SECONDS, _PONG_SECONDS = 310, 30
 STATEMENT_SECONDS_MAX = 6 * 3600.0
 _INTERRUPT_SECONDS = 2.0
-_remotes: WeakKeyDictionary[SparkSession, str] = WeakKeyDictionary()
-_given: WeakKeyDictionary[SparkSession, dict[str, str]] = WeakKeyDictionary()  # a user's properties
-_sharing: WeakKeyDictionary[SparkSession, bool] = WeakKeyDictionary()
 _NO_CHOICES = SparkChoices()
+
+
+@dataclass
+class Known:
+    """What is known of a session."""
+
+    remote: str | None = None  # the Connect server's address; None: Spark is in this process
+    given: Mapping[str, str] = field(default_factory=dict)  # a user's properties
+    shares_files: bool | None = None  # None: it was not asked yet
+    cores: tuple[float, int] = 0.0, 0  # when it was asked (monotonic, in seconds), and the answer
+
+
+# The sessions are PySpark's, and have no place for it; it ends with them.
+_known: WeakKeyDictionary[SparkSession, Known] = WeakKeyDictionary()
+
+
+def known_of(session: SparkSession) -> Known:
+    """Return what is known of a session, for as long as it lives."""
+    return _known.setdefault(session, Known())
 
 
 def static_conf(
@@ -120,7 +137,7 @@ def open_session(
     if remote is not None:
         session = _connect(remote)
         _set_given(session, choices.conf)
-        _given[session] = dict(choices.conf)
+        known_of(session).given = dict(choices.conf)
     else:
         on_cluster = choices.cluster is not None
         started = static_conf(jars, driver_memory=driver_memory, umask=umask, on_cluster=on_cluster)
@@ -128,15 +145,11 @@ def open_session(
         session = _classic(
             {"spark.master": master, "spark.app.name": app_name, **started, **choices.conf}, choices
         ).newSession()
-        _given[session] = {name: value for name, value in choices.conf.items() if name in TUNED}
-    _configure(session, _runtime(session))
+        known_of(session).given = {n: value for n, value in choices.conf.items() if n in TUNED}
+    _configure(session, {**TUNED, **known_of(session).given, **NEEDED})
     if lake is not None:
         use_lake(session, lake)
     return session
-
-
-def _runtime(session: SparkSession) -> dict[str, str]:
-    return {**TUNED, **_given.get(session, {}), **NEEDED}
 
 
 def _set_given(session: SparkSession, conf: Mapping[str, str]) -> None:
@@ -155,7 +168,7 @@ def _set_given(session: SparkSession, conf: Mapping[str, str]) -> None:
 
 def use_lake(session: SparkSession, lake: LakeSettings) -> None:
     """Make the lake's catalog known to a session that has not used one of that name yet."""
-    _configure(session, _runtime(session))
+    _configure(session, {**TUNED, **known_of(session).given, **NEEDED})
     if lake.is_glue and "access_key" in lake.glue:
         _give_keys(session, lake.glue)
     define_catalog(session, lake.catalog, lake.spark_properties())
@@ -197,19 +210,18 @@ def define_catalog(session: SparkSession, name: str, properties: Mapping[str, st
 
 def sibling(session: SparkSession) -> SparkSession:
     """Another session on the same Spark, with its own configuration, catalogs and temporary views."""
-    remote = _remotes.get(session)
-    own = session.newSession() if remote is None else _connect(remote)
-    given = _given.get(session, {})
-    if remote is not None:
-        _configure(own, given)
-    _given[own] = given
+    known = known_of(session)
+    own = session.newSession() if known.remote is None else _connect(known.remote)
+    if known.remote is not None:
+        _configure(own, known.given)
+    known_of(own).given = known.given
     _configure(own, AS_WRITTEN)
     return own
 
 
 def is_alive(session: SparkSession) -> bool:
     """Return whether the session can still be used; a restarted Connect server does not know it."""
-    remote = _remotes.get(session)
+    remote = known_of(session).remote
     try:
         if remote is None:
             return not session.sparkContext._jsc.sc().isStopped()  # noqa: SLF001 - no public question
@@ -253,24 +265,24 @@ def shares_files(session: SparkSession) -> bool:
 
     A Connect server must say so: `MACHINE_PROPERTY`.
     """
-    if session not in _sharing:
+    known = known_of(session)
+    if known.shares_files is None:
         if is_remote(session):
-            shares = session.conf.get(MACHINE_PROPERTY, "") == this_machine()
+            known.shares_files = session.conf.get(MACHINE_PROPERTY, "") == this_machine()
         else:
             master = str(session.sparkContext.master)
-            shares = master.startswith("local") and not master.startswith("local-cluster")
-        _sharing[session] = shares
-    return _sharing[session]
+            known.shares_files = master.startswith("local") and not master.startswith("local-cluster")
+    return known.shares_files
 
 
 def given(session: SparkSession, name: str) -> str | None:
     """Return the value that a user gave to a property (``spark.conf``); None: none."""
-    return _given.get(session, {}).get(name)
+    return known_of(session).given.get(name)
 
 
 def is_remote(session: SparkSession) -> bool:
     """Return whether this session runs on a Spark Connect server."""
-    return session in _remotes
+    return known_of(session).remote is not None
 
 
 def use_namespace(session: SparkSession, catalog: str, namespace: str) -> None:
@@ -356,7 +368,7 @@ def _connect(remote: str) -> SparkSession:
             way_out="give the server's token in spark.remote (sc://host:port/;token=…) or in the variable "
             "SPARK_CONNECT_AUTHENTICATE_TOKEN, and see that its version is Spark 4.1",
         ) from None
-    _remotes[session] = remote
+    known_of(session).remote = remote
     return cast("SparkSession", session)
 
 

@@ -116,7 +116,7 @@ def place_tables(pipeline: Pipeline, model: str, others: Collection[str]) -> Non
     with open_catalog(pipeline.lake) as catalog:
         like = load_one(catalog, LakeName(pipeline.lake.namespace, model))
     tables = [table for table in published_tables(pipeline) if table.table in others]
-    fingerprints = fingerprints_at(pipeline, [table.relation_id for table in tables], None)
+    fingerprints = fingerprints_at(pipeline.source, [table.relation_id for table in tables], None)
     placed = {
         LakeName(pipeline.lake.namespace, table.table): _metadata_of(
             like, with_fingerprint(lake_schema(table), fingerprints[table.relation_id])

@@ -272,7 +272,7 @@ def _published_as_before(pipeline: OpenPipeline, members_before: Mapping[int, fr
     """Return whether one of these tables is published by what published it; None if none is published."""
     members_now = {
         oid: fingerprint.members
-        for oid, fingerprint in fingerprints_at(pipeline, members_before.keys(), None).items()
+        for oid, fingerprint in fingerprints_at(pipeline.source, members_before.keys(), None).items()
         if fingerprint.members
     }
     if not members_now:

@@ -174,12 +174,12 @@ def apply_named(pipeline: OpenPipeline, name: str, *, judged: bool = False) -> A
 
 def _touched_since(pipeline: OpenPipeline, batch: Batch) -> list[LakeName] | None:
     """The tables of a batch, if the judgement may rest on an earlier look at them; else None."""
-    from slotlake.spark.catalog import looks
+    from slotlake.spark.catalog.looks import Looks
     from slotlake.spark.publish import sidecar
     from slotlake.spark.publish.derived_tables import with_derived_names
     from slotlake.spark.publish.publication import touched_tables
 
-    if not looks.is_in_use(pipeline.lake):
+    if not pipeline.lake.memory.of(Looks).is_in_use:
         return None
     return with_derived_names(touched_tables(pipeline.lake, batch, sidecar.read(batch)))
 
@@ -288,7 +288,7 @@ def _note_gone_before(pipeline: OpenPipeline, applied: Applied) -> None:
     present = {name for each in applied.tables.values() for name in _names(each.derived)}
     if absent := derived_gone.asked_for(pipeline, set(possible) - present):
         with open_catalog(pipeline.lake) as catalog:
-            pins = pins_of(load_one(catalog, commits_name(pipeline.lake.namespace)), as_written=True)
+            pins = pins_of(load_one(catalog, commits_name(pipeline.lake.namespace)), pipeline.lake.memory)
         derived_gone.note_dropped(pipeline, absent.keys() & pins.keys())
 
 

@@ -93,7 +93,7 @@ def _shapes(pipeline: OpenPipeline, slot: UpgradedSlot) -> Iterator[TableSchema]
         for table in ReadPoint.latest(pipeline.lake).tables()
         if (before := CatalogFingerprint.from_json(table.fingerprint)) is not None
     ]
-    now = fingerprints_at(pipeline, {before.relation_id for _, before in tables}, None)
+    now = fingerprints_at(pipeline.source, {before.relation_id for _, before in tables}, None)
     with source_session(pipeline.source.dsn, "reading the publications and partitions") as connection:
         entries = _entries_of_upgrade(connection, slot)
         for table, before in tables:

@@ -171,10 +171,10 @@ def read_rows(
         SourceError: a row is not found again by its key.
     """
     table, chosen = difference.table, difference.chosen
-    fingerprints = fingerprints_at(pipeline, [table.relation_id], snapshot.snapshot)
+    fingerprints = fingerprints_at(pipeline.source, [table.relation_id], snapshot.snapshot)
     new_keys = chosen.of(chosen.inserted, chosen.changed)
     rows = _read(pipeline, amendment, difference, new_keys, snapshot, progress)
-    require_unchanged(pipeline, fingerprints, [table])
+    require_unchanged(pipeline.source, fingerprints, [table])
     if rows != new_keys.num_rows:
         raise SourceError(
             "the source has no row with the key of a row that was compared",

@@ -78,7 +78,9 @@ class Described:
         with source_session(dsn, "looking at privileges") as connection:
             require_readable(connection, {t.relation_id: [c.name for c in t.columns] for t in tables})
         partitions = partitions_at(pipeline, snapshot.snapshot, tables)
-        fingerprints = fingerprints_at(pipeline, [table.relation_id for table in tables], snapshot.snapshot)
+        fingerprints = fingerprints_at(
+            pipeline.source, [table.relation_id for table in tables], snapshot.snapshot
+        )
         errors: Errors = {}
         for table in _otherwise_published(pipeline, tables):
             what = "the table was altered, renamed or dropped before its copy began"
@@ -121,7 +123,7 @@ class Described:
 
     def _renamed(self) -> dict[SourceTable, ChangedMeanwhileError]:
         """Those of the tables left out that have another name by now."""
-        now = fingerprints_at(self.pipeline, [table.relation_id for table in self.errors], None)
+        now = fingerprints_at(self.pipeline.source, [table.relation_id for table in self.errors], None)
         return {
             table: changed_error(table, "the table was renamed while it was copied")
             for table in self.errors
@@ -136,7 +138,7 @@ class Described:
         fingerprints = {oid: each for oid, each in self.fingerprints.items() if oid in ids}
         partitions = {table: self.schemas[table].partitions for table in tables}
         return partition_changes(self.pipeline, partitions) | changes_since(
-            self.pipeline, fingerprints, tables
+            self.pipeline.source, fingerprints, tables
         )
 
 

@@ -73,7 +73,7 @@ def published_over(
     with source_errors(source.dsn, "reading the publications"):
         published = source_tables(connection, source.publications)
         followed = [table for table in published if (table.schema, table.table) not in excluded]
-        tables = selected(pipeline.file, connection, followed, lake_selections(pipeline))
+        tables = selected(pipeline.file, connection, followed, lake_selections(pipeline.memory))
         if to_read:
             require_readable(connection, {t.relation_id: [c.name for c in t.columns] for t in tables})
         return tables

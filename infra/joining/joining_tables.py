@@ -179,4 +179,4 @@ def _as_taken(
     if not names:
         return []
     joining = source_tables(connection, pipeline.source.publications, names)
-    return selected(pipeline.file, connection, joining, lake_selections(pipeline))
+    return selected(pipeline.file, connection, joining, lake_selections(pipeline.memory))

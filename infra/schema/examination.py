@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 from slotlake.decoder.catalog.fingerprints import TableFingerprint
 from slotlake.decoder.catalog.publications import SourceTable
@@ -28,13 +26,14 @@ from slotlake.infra.source.fingerprints import (
 )
 
 if TYPE_CHECKING:
+    from slotlake.decoder.memory import Memory
+    from slotlake.decoder.server.source import SourceSettings
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.spark.read.newest import Mirrors
     from slotlake.spark.read.point import ReadPoint
     from slotlake.spark.tables.schema import TableSchema
 
 Name = tuple[str, str]
-_LATELY = 8  # pipelines of one process
 _ELSEWHERE = "rows changed while the table had another name"
 
 
@@ -69,9 +68,6 @@ class _Agreement:
     fingerprints: Mapping[int, TableFingerprint]
     agreeing: Mapping[Name, tuple[TableSchema, TableFingerprint]]
     differing: frozenset[Name]
-
-
-_AGREEMENTS: WeakKeyDictionary[OpenPipeline, _Agreement] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -120,10 +116,10 @@ def examine(pipeline: OpenPipeline, batch: Batch, snapshot: ExportedSnapshot | N
         SourceError: the source's catalog cannot be read, or a publication is missing.
     """
     examined = _examined(pipeline, batch, snapshot)
-    reasons = _reasons_by_rows(pipeline, examined)
+    reasons = _reasons_by_rows(pipeline.source.dsn, examined)
     changed = [name for name in examined.relations if name in examined.mirrors]
     differing = {name for name in changed if _differs_in_rows(examined.mirrors[name], examined)}
-    names = sorted(differing.union(reasons, _differing(pipeline, examined)))
+    names = sorted(differing.union(reasons, _differing(pipeline.memory, examined)))
     suspects = {name: examined.mirrors[name] for name in names}
     return _findings(pipeline, examined, suspects, reasons) if suspects else Findings()
 
@@ -138,7 +134,7 @@ def _examined(pipeline: OpenPipeline, batch: Batch, snapshot: ExportedSnapshot |
     from slotlake.spark.read.point import ReadPoint
 
     point = ReadPoint.latest(pipeline.lake)
-    followed = _followed(point)
+    followed = _followed(pipeline.memory, point)
     snapshot_name = None if snapshot is None else snapshot.snapshot
     relations: dict[Name, list[BatchRelation]] = {}
     for relation in batch.relations:
@@ -155,22 +151,29 @@ def _examined(pipeline: OpenPipeline, batch: Batch, snapshot: ExportedSnapshot |
     )
 
 
-def _followed(point: ReadPoint) -> _Followed:
+@dataclass(frozen=True)
+class _AllFollowed:
+    """What is followed while no table is set aside."""
+
+    mirrors: Mirrors
+    followed: _Followed
+
+
+def _followed(memory: Memory, point: ReadPoint) -> _Followed:
     mirrors, aside = point.all_mirrors, point.aside.keys()
-    if not aside:
-        return _all(mirrors)
-    return _Followed.of({name: each for name, each in mirrors.by_source_name.items() if name not in aside})
+    if aside:
+        return _Followed.of({n: each for n, each in mirrors.by_source_name.items() if n not in aside})
+    last = memory.get(_AllFollowed)
+    if last is None or last.mirrors is not mirrors:
+        last = _AllFollowed(mirrors, _Followed.of(mirrors.by_source_name))
+        memory.put(last)
+    return last.followed
 
 
-@lru_cache(maxsize=_LATELY)
-def _all(mirrors: Mirrors) -> _Followed:
-    return _Followed.of(mirrors.by_source_name)
-
-
-def _reasons_by_rows(pipeline: OpenPipeline, examined: _Examined) -> dict[Name, str]:
+def _reasons_by_rows(dsn: str, examined: _Examined) -> dict[Name, str]:
     """Tables that the batch's rows alone prove to need a copy, and why."""
-    renamed = tables_naming_renamed_objects(pipeline, examined.mirrors, examined.batch, examined.snapshot)
-    elsewhere = _with_rows_elsewhere(examined) | _with_rows_of_a_root(pipeline, examined)
+    renamed = tables_naming_renamed_objects(dsn, examined.mirrors, examined.batch, examined.snapshot)
+    elsewhere = _with_rows_elsewhere(examined) | _with_rows_of_a_root(dsn, examined)
     return dict.fromkeys(renamed, NAMES_BETWEEN) | dict.fromkeys(elsewhere, _ELSEWHERE)
 
 
@@ -184,7 +187,7 @@ def _with_rows_elsewhere(examined: _Examined) -> set[Name]:
     return {name for oid, seen in names.items() for name in followed.get(oid, ()) if seen != {name}}
 
 
-def _with_rows_of_a_root(pipeline: OpenPipeline, examined: _Examined) -> set[Name]:
+def _with_rows_of_a_root(dsn: str, examined: _Examined) -> set[Name]:
     """Partitions of which rows may have come as those of a table above, which the lake does not follow.
 
     The table above was published for a moment, together with the partition: the catalog shows nothing of
@@ -200,14 +203,14 @@ def _with_rows_of_a_root(pipeline: OpenPipeline, examined: _Examined) -> set[Nam
     }
     if not strangers:
         return set()
-    below = partitions_below(pipeline, names, strangers, examined.snapshot)
+    below = partitions_below(dsn, names, strangers, examined.snapshot)
     return {name for oid in below for name in names[oid]}
 
 
-def _differing(pipeline: OpenPipeline, examined: _Examined) -> frozenset[Name]:
+def _differing(memory: Memory, examined: _Examined) -> frozenset[Name]:
     """The tables that differ from the source's catalog. Of most tables, most of the time, nothing differs."""
     followed, fingerprints = examined.followed, examined.fingerprints
-    before = _AGREEMENTS.get(pipeline)
+    before = memory.get(_Agreement)
     if before is not None and before.followed is followed and before.fingerprints is fingerprints:
         return before.differing
     agreed = {} if before is None else before.agreeing
@@ -218,7 +221,7 @@ def _differing(pipeline: OpenPipeline, examined: _Examined) -> frozenset[Name]:
         if now is not None and (_are_same(agreed.get(name), mirror, now) or _agree(mirror, now))
     }
     differing = frozenset(name for name in pairs if name not in agreeing)
-    _AGREEMENTS[pipeline] = _Agreement(followed, fingerprints, agreeing, differing)
+    memory.put(_Agreement(followed, fingerprints, agreeing, differing))
     return differing
 
 
@@ -266,7 +269,7 @@ def _findings(
 
     published = {(table.schema, table.table): table for table in published_tables(pipeline, to_read=False)}
     examined = _with_published(
-        pipeline, examined, [published[name] for name in suspects if name in published]
+        pipeline.source, examined, [published[name] for name in suspects if name in published]
     )
     altered = altered_tables(examined.batch)
     verdicts = {
@@ -282,10 +285,10 @@ def _findings(
     )
 
 
-def _with_published(pipeline: OpenPipeline, examined: _Examined, tables: Iterable[SourceTable]) -> _Examined:
+def _with_published(source: SourceSettings, examined: _Examined, tables: Iterable[SourceTable]) -> _Examined:
     """Read the catalog of published tables too, where another table of that name is in the lake."""
     more = [table.relation_id for table in tables if table.relation_id not in examined.fingerprints]
-    fingerprints = fingerprints_at(pipeline, more, examined.snapshot)
+    fingerprints = fingerprints_at(source, more, examined.snapshot)
     return replace(examined, fingerprints={**examined.fingerprints, **fingerprints})
 
 

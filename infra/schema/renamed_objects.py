@@ -19,7 +19,6 @@ from slotlake.infra.source.fingerprints import CatalogFingerprint, catalog_at
 
 if TYPE_CHECKING:
     from slotlake.decoder.changelog.batches import Batch
-    from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.spark.tables.schema import TableSchema
 
 Name = tuple[str, str]
@@ -27,12 +26,11 @@ NAMES_BETWEEN = "rows were written while an object that they name had another na
 
 
 def tables_naming_renamed_objects(
-    pipeline: OpenPipeline, mirrors: Mapping[Name, TableSchema], batch: Batch, snapshot: str | None
+    dsn: str, mirrors: Mapping[Name, TableSchema], batch: Batch, snapshot: str | None
 ) -> set[Name]:
     """Return the tables that have such rows in the batch, by schema and name.
 
     Args:
-        pipeline: the pipeline, with its source.
         mirrors: the tables that the lake follows, by schema and name.
         snapshot: name of the source's snapshot at which the batch ends; None for the catalog of now.
     """
@@ -42,7 +40,7 @@ def tables_naming_renamed_objects(
     together: dict[int, set[str]] = defaultdict(set)
     for (_, oid), values in texts.items():
         together[oid] |= values
-    with catalog_at(pipeline, snapshot) as connection:
+    with catalog_at(dsn, snapshot) as connection:
         missing = texts_without_object(connection, together)
     return {name for (name, oid), values in texts.items() if values & missing.get(oid, frozenset())}
 

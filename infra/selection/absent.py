@@ -71,7 +71,7 @@ def record_taken_away(pipeline: OpenPipeline, joining: Sequence[SourceTable]) ->
     from slotlake.spark.publish.commits import commits_name, pins_of
 
     with open_catalog(pipeline.lake) as catalog:
-        pins = pins_of(load_one(catalog, commits_name(pipeline.lake.namespace)), as_written=True)
+        pins = pins_of(load_one(catalog, commits_name(pipeline.lake.namespace)), pipeline.lake.memory)
     names = {
         (each.schema, each.table): lake_table(pipeline.lake.namespace, *(each.schema, each.table))
         for each in joining

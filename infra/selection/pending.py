@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
-from weakref import WeakKeyDictionary
 
 from slotlake.infra.selection.formats import other_formats
 from slotlake.infra.selection.layouts import other_layouts
 from slotlake.spark.names import COMMITS
 
 if TYPE_CHECKING:
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.decoder.memory import Memory
     from slotlake.spark.catalog.listing import Listing
     from slotlake.spark.names import LakeName
     from slotlake.spark.read.point import ReadPoint
@@ -79,9 +78,6 @@ class _Noted:
     others: Sequence[Mapping[LakeName, tuple[Any, Any]]]
 
 
-_NOTED: WeakKeyDictionary[OpenPipeline, _Noted] = WeakKeyDictionary()
-
-
 def pending_changes(point: ReadPoint) -> list[tuple[str, str]]:
     """Return in words which tables differ from the pipeline file, each time with the way out."""
     return _with_way_out([asked.others(point) for asked in _ASKED])
@@ -92,24 +88,27 @@ def pending_warnings(point: ReadPoint) -> list[str]:
     return [f"{what}: {way_out}" for what, way_out in pending_changes(point)]
 
 
-def note_pending(pipeline: OpenPipeline, point: ReadPoint) -> None:
+def note_pending(memory: Memory, point: ReadPoint) -> None:
     """Note what is to be warned of at a point that a sync has read anyway.
 
     Of a thousand tables, of which a batch changed ten, ten are looked at.
+
+    Args:
+        memory: of the open pipeline, whose sync it is.
     """
-    before = _NOTED.get(pipeline)
+    before = memory.get(_Noted)
     changed = None if before is None else _changed_mirrors(before.listing, point)
     if before is None or changed is None:
-        _NOTED[pipeline] = _Noted(point.listing, [asked.others(point) for asked in _ASKED])
+        memory.put(_Noted(point.listing, [asked.others(point) for asked in _ASKED]))
     elif changed:
         same = [{name: of for name, of in each.items() if name not in changed} for each in before.others]
         others = [{**rest, **asked.others(point, changed)} for asked, rest in zip(_ASKED, same, strict=True)]
-        _NOTED[pipeline] = _Noted(point.listing, others)
+        memory.put(_Noted(point.listing, others))
 
 
-def noted_pending(pipeline: OpenPipeline) -> list[str]:
-    """Return the warnings of the last point that was noted."""
-    noted = _NOTED.get(pipeline)
+def noted_pending(memory: Memory) -> list[str]:
+    """Return the warnings of the last point that was noted in an open pipeline's memory."""
+    noted = memory.get(_Noted)
     return [] if noted is None else [f"{what}: {way_out}" for what, way_out in _with_way_out(noted.others)]
 
 

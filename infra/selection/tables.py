@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary, WeakSet
 
 import psycopg
 
@@ -32,15 +31,23 @@ from slotlake.spark.row_filter.selection import Selection
 from slotlake.spark.tables.schema import TableSchema
 
 if TYPE_CHECKING:
+    from slotlake.decoder.memory import Memory
     from slotlake.infra.config.pipeline_file import PipelineFile
     from slotlake.infra.config.sections import TableSection
     from slotlake.infra.pipeline_open import OpenPipeline
 
 
-# Pipelines of which neither the file nor the lake chose anything: no need to read all tables' metadata again.
-_CHOOSING_NOTHING: WeakSet[OpenPipeline] = WeakSet()
-# What the lake's tables take, as it was read last: what the same words mean of the same columns.
-_LAKE_SELECTIONS: WeakKeyDictionary[OpenPipeline, Mapping[tuple[str, str], Selection]] = WeakKeyDictionary()
+@dataclass(frozen=True)
+class _LakeSelections:
+    """What the lake's tables take, as it was read last: what the same words mean of the same columns.
+
+    Attributes:
+        by_name: by schema and table.
+        nothing: neither the file nor the lake chooses anything: all tables' metadata need not be read again.
+    """
+
+    by_name: Mapping[tuple[str, str], Selection]
+    nothing: bool
 
 
 @dataclass(frozen=True)
@@ -60,9 +67,10 @@ class SelectedTable(SourceTable):
     soft_deletes: bool = False
 
 
-def lake_selections(pipeline: OpenPipeline) -> Mapping[tuple[str, str], Selection]:
-    """What the lake's tables take, by schema and table, as it was read last."""
-    return _LAKE_SELECTIONS.get(pipeline, MappingProxyType({}))
+def lake_selections(memory: Memory) -> Mapping[tuple[str, str], Selection]:
+    """What the lake's tables take, by schema and table, as this pipeline read it last."""
+    last = memory.get(_LakeSelections)
+    return {} if last is None else last.by_name
 
 
 def lake_schema(table: SourceTable) -> TableSchema:
@@ -166,11 +174,12 @@ def refuse_changed(pipeline: OpenPipeline) -> None:
 
     sections = _choosing_sections(pipeline.file)
     chooses = bool(sections) or chooses_types(pipeline.file) or chooses_soft_deletes(pipeline.file)
-    if not chooses and pipeline in _CHOOSING_NOTHING:
+    last = pipeline.memory.get(_LakeSelections)
+    if not chooses and last is not None and last.nothing:
         return
     tables = ReadPoint.latest(pipeline.lake).followed()
     selections = {(t.schema, t.table): Selection.from_json(t.selection) for t in tables}
-    _LAKE_SELECTIONS[pipeline] = selections
+    pipeline.memory.put(_LakeSelections(selections, nothing=False))
     _refuse_other_selection(pipeline, sections, selections)
     _refuse_other_types(pipeline, {(t.schema, t.table): t.types for t in tables})
     _refuse_other_soft_deletes(pipeline, {(t.schema, t.table): t.soft_deletes for t in tables})
@@ -178,7 +187,7 @@ def refuse_changed(pipeline: OpenPipeline) -> None:
     if filtered:
         _refuse_other_meaning(pipeline, filtered)
     elif not chooses:
-        _CHOOSING_NOTHING.add(pipeline)
+        pipeline.memory.put(_LakeSelections(selections, nothing=True))
 
 
 def _refuse_other_selection(
@@ -221,7 +230,7 @@ def _refuse_other_meaning(pipeline: OpenPipeline, filtered: Mapping[tuple[str, s
     source = pipeline.source
     with source_session(source.dsn, "reading the publications") as connection:
         tables = source_tables(connection, source.publications, filtered.keys())
-        for table in selected(pipeline.file, connection, tables, lake_selections(pipeline)):
+        for table in selected(pipeline.file, connection, tables, lake_selections(pipeline.memory)):
             name = (table.schema, table.table)
             if isinstance(table, SelectedTable):
                 now, selection = Selection.from_json(table.selection), filtered[name]

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg import sql
@@ -22,7 +21,7 @@ from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.catalog.remembered_fingerprints import RememberedFingerprints
 from slotlake.decoder.catalog.vanished import vanished_error
 from slotlake.decoder.errors import ChangedMeanwhileError
-from slotlake.decoder.server.source import source_session
+from slotlake.decoder.server.source import SourceSettings, source_session
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
@@ -38,7 +37,6 @@ WHERE c.oid = ANY (%(tables)s) AND c.relispartition
 # Every batch reads the fingerprints of all tables; with fewer places than tables, each would be parsed again.
 _READ_LATELY = 1 << 15
 _LEFT = frozenset({"left"})
-_REMEMBERED: WeakKeyDictionary[OpenPipeline, RememberedFingerprints] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -177,12 +175,11 @@ def with_fingerprint(schema: TableSchema, now: TableFingerprint | None) -> Table
 
 
 def fingerprints_at(
-    pipeline: OpenPipeline, tables: Collection[int], snapshot: str | None
+    source: SourceSettings, tables: Collection[int], snapshot: str | None
 ) -> dict[int, TableFingerprint]:
     """Read what the source's catalog says of tables.
 
     Args:
-        pipeline: the pipeline, with its source and publications.
         snapshot: name of an exported snapshot of the source; None for the catalog of now.
 
     Returns:
@@ -190,8 +187,8 @@ def fingerprints_at(
     """
     if not tables:
         return {}
-    with catalog_at(pipeline, snapshot) as connection:
-        return table_fingerprints(connection, tables, pipeline.source.publications)
+    with catalog_at(source.dsn, snapshot) as connection:
+        return table_fingerprints(connection, tables, source.publications)
 
 
 def ask_ahead(pipeline: OpenPipeline, position: int) -> None:
@@ -201,7 +198,7 @@ def ask_ahead(pipeline: OpenPipeline, position: int) -> None:
         pipeline: the pipeline, with its source and publications.
         position: LSN after all that was committed before now.
     """
-    if (remembered := _REMEMBERED.get(pipeline)) is not None:
+    if (remembered := pipeline.memory.get(RememberedFingerprints)) is not None:
         remembered.ask_ahead(pipeline.source.dsn, position)
 
 
@@ -210,7 +207,7 @@ def followed_fingerprints(
 ) -> Mapping[int, TableFingerprint]:
     """Read what the source's catalog says of all tables that the lake follows.
 
-    As `fingerprints_at`, but what has not changed since this process read it is neither fetched nor read
+    As `fingerprints_at`, but what has not changed since this pipeline read it is neither fetched nor read
     again, and is the same object; so is all of it, if nothing has changed.
 
     Args:
@@ -224,8 +221,8 @@ def followed_fingerprints(
     """
     if not tables:
         return {}
-    remembered = _REMEMBERED.setdefault(pipeline, RememberedFingerprints())
-    with catalog_at(pipeline, snapshot) as connection:
+    remembered = pipeline.memory.of(RememberedFingerprints)
+    with catalog_at(pipeline.source.dsn, snapshot) as connection:
         publications = pipeline.source.publications
         return remembered.fingerprints(
             connection, tables, publications, batch_end if snapshot is None else None
@@ -233,27 +230,25 @@ def followed_fingerprints(
 
 
 def partitions_below(
-    pipeline: OpenPipeline, tables: Collection[int], roots: Collection[int], snapshot: str | None
+    dsn: str, tables: Collection[int], roots: Collection[int], snapshot: str | None
 ) -> set[int]:
     """Find the tables that are partitions, on whatever level, of some root.
 
     Args:
-        pipeline: the pipeline, with its source.
         roots: OIDs of partitioned tables.
         snapshot: name of an exported snapshot of the source; None for the catalog of now.
 
     Returns:
         The OIDs of those tables that are.
     """
-    with catalog_at(pipeline, snapshot) as connection:
+    with catalog_at(dsn, snapshot) as connection:
         rows = connection.execute(_BELOW, {"tables": list(tables), "roots": list(roots)}).fetchall()
     return {int(oid) for (oid,) in rows}
 
 
 @contextmanager
-def catalog_at(pipeline: OpenPipeline, snapshot: str | None) -> Iterator[psycopg.Connection[Any]]:
+def catalog_at(dsn: str, snapshot: str | None) -> Iterator[psycopg.Connection[Any]]:
     """Open a session that sees the source's catalog as a snapshot shows it, or as it is now (None)."""
-    dsn = pipeline.source.dsn
     with (
         source_session(dsn, "reading the tables' columns") as connection,
         connection.transaction(),
@@ -265,7 +260,7 @@ def catalog_at(pipeline: OpenPipeline, snapshot: str | None) -> Iterator[psycopg
 
 
 def changes_since(
-    pipeline: OpenPipeline, before: Mapping[int, TableFingerprint], tables: Iterable[SourceTable]
+    source: SourceSettings, before: Mapping[int, TableFingerprint], tables: Iterable[SourceTable]
 ) -> dict[SourceTable, ChangedMeanwhileError]:
     """Find tables that were rewritten or altered since: a snapshot does not hide that.
 
@@ -273,14 +268,14 @@ def changes_since(
     (PostgreSQL's manual, "Caveats" of multiversion concurrency).
 
     Args:
-        pipeline: the pipeline, with its source.
+        source: where they are.
         before: OID → what the catalog said before.
         tables: the tables to compare.
 
     Returns:
         Table → what happened to it; of one that was dropped a `VanishedError`.
     """
-    after = fingerprints_at(pipeline, before.keys(), None)
+    after = fingerprints_at(source, before.keys(), None)
     changes: dict[SourceTable, ChangedMeanwhileError] = {}
     for table in tables:
         then, now = before.get(table.relation_id), after.get(table.relation_id)
@@ -298,12 +293,12 @@ def changed_error(table: SourceTable, what: str) -> ChangedMeanwhileError:
 
 
 def require_unchanged(
-    pipeline: OpenPipeline, before: Mapping[int, TableFingerprint], tables: Iterable[SourceTable]
+    source: SourceSettings, before: Mapping[int, TableFingerprint], tables: Iterable[SourceTable]
 ) -> None:
     """Check that `changes_since` finds nothing.
 
     Args:
-        pipeline: the pipeline, with its source.
+        source: where they are.
         before: OID → what the catalog said before.
         tables: the tables to compare.
 
@@ -311,5 +306,5 @@ def require_unchanged(
         ChangedMeanwhileError: a table was altered or rewritten.
         VanishedError: one was dropped.
     """
-    for error in changes_since(pipeline, before, tables).values():
+    for error in changes_since(source, before, tables).values():
         raise error

@@ -76,7 +76,7 @@ def _past(point: ReadPoint, table: TableSchema) -> Iterable[SchemaChange]:
 def _pending(pipeline: OpenPipeline, point: ReadPoint) -> list[SchemaChange]:
     published = {(table.schema, table.table): table for table in published_tables(pipeline, to_read=False)}
     followed = {(table.schema, table.table): table for table in point.followed()}
-    fingerprints = fingerprints_at(pipeline, [table.relation_id for table in published.values()], None)
+    fingerprints = fingerprints_at(pipeline.source, [table.relation_id for table in published.values()], None)
     changes = []
     for name, table in followed.items():
         now = published.get(name)

@@ -117,7 +117,7 @@ def _pull_and_bring_in(pipeline: OpenPipeline, totals: Totals, progress: Progres
 
 def _warnings(pipeline: OpenPipeline, totals: Totals, pulls: Sequence[PullReport]) -> list[str]:
     met = [*(warning for pulled in pulls for warning in pulled.warnings), *totals.warnings]
-    return list(dict.fromkeys([*met, *noted_pending(pipeline), *reader_warnings(pipeline.file)]))
+    return list(dict.fromkeys([*met, *noted_pending(pipeline.memory), *reader_warnings(pipeline.file)]))
 
 
 def _report(

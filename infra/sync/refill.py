@@ -60,7 +60,7 @@ def _unfilled(pipeline: OpenPipeline) -> list[SourceTable]:
     from slotlake.spark.read.point import ReadPoint
 
     point = ReadPoint.latest(pipeline.lake)
-    note_pending(pipeline, point)
+    note_pending(pipeline.memory, point)
     noted, aside = _noted(point.all_mirrors), point.aside.keys()
     unfilled = {name: columns for name, columns in noted.unfilled.items() if name not in aside}
     lost = noted.lost - aside

@@ -351,7 +351,7 @@ def _catalog_state(pipeline: OpenPipeline, entry: Aside) -> _CatalogState | None
     if row is None:
         return None
     oid, *rights, locked, columns = row
-    fingerprint = fingerprints_at(pipeline, [oid], None).get(oid)
+    fingerprint = fingerprints_at(pipeline.source, [oid], None).get(oid)
     text = repr((oid, rights, fingerprint, _section_text(pipeline, entry.name))).encode()
     before = _members_at_copy(pipeline, entry)
     members = frozenset() if fingerprint is None else fingerprint.members

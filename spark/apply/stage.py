@@ -248,7 +248,7 @@ def _require_no_gap(catalog: Catalog, mirror: Loaded, derived: Iterable[Loaded])
     behind = [table for table in derived if (catalog_metadata.newest_position(table.metadata) or 0) < reached]
     if not behind:
         return
-    pins = pins_of(load_one(catalog, commits_name(catalog.lake.namespace)), as_written=True)
+    pins = pins_of(load_one(catalog, commits_name(catalog.lake.namespace)), catalog.lake.memory)
     for table in behind:
         if mirror.name in pins and table.name not in pins:
             schema = schema_of(mirror.metadata, mirror.name)

@@ -4,7 +4,7 @@ A server's word is not enough: one makes a table of format 2 when it is asked fo
 a branch and makes none.  So what was asked for is read back.  The tables are in a namespace of their own, or
 in the lake's where this user may make no other; tables, files and namespace are removed again.
 
-It is asked once per process and server, by `init`, `replay`, `validate` and a copy of new tables: a batch
+It is asked once while a lake is open, by `init`, `replay`, `validate` and a copy of new tables: a batch
 pays nothing for it.
 """
 
@@ -15,8 +15,8 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Final
 
 from pyiceberg.exceptions import ForbiddenError, NoSuchTableError, RESTError
 from pyiceberg.manifest import write_manifest_list
@@ -50,8 +50,6 @@ from slotlake.spark.tables.metadata import STAGE, Metadata
 
 _PROBE_PROPERTY: Final = "slotlake.probe"
 _SNAPSHOT: Final = 1
-_lock = threading.Lock()
-_known: dict[tuple[Any, ...], Abilities] = {}
 
 
 @dataclass(frozen=True)
@@ -136,19 +134,27 @@ def _require_together(lake: LakeSettings, abilities: Abilities) -> None:
 
 
 def abilities_of(lake: LakeSettings) -> Abilities:
-    """Return what the server of a lake can do; it is asked once per process.
+    """Return what the server of a lake can do; it is asked once while the lake is open.
 
     Raises:
         LakeError: the server cannot be reached, or lets this user make no tables.
     """
-    key = lake.uri, lake.warehouse, lake.borrows_keys, *sorted(lake.rest.items())
-    with _lock:
-        if key not in _known:
+    asked, key = lake.memory.of(_Asked), (lake.warehouse, lake.borrows_keys)
+    with asked.lock:
+        if key not in asked.abilities:
             lake_files.serve(lake)
             serve_lent(lake)
             with explained(lake), _namespace(lake) as namespace:
-                _known[key] = _Probe(lake, namespace).run()
-        return _known[key]
+                asked.abilities[key] = _Probe(lake, namespace).run()
+        return asked.abilities[key]
+
+
+@dataclass
+class _Asked:
+    """What the server did, by warehouse and whether it lends the keys."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    abilities: dict[tuple[str, bool], Abilities] = field(default_factory=dict)
 
 
 @contextmanager

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from slotlake.spark.lake import LakeSettings
 
-_questions: dict[tuple[str, str, str], Callable[[], None]] = {}
+
+@dataclass
+class _Question:
+    ask: Callable[[], None]
 
 
 @contextmanager
@@ -21,19 +25,15 @@ def fenced(lake: LakeSettings, require_lock: Callable[[], None]) -> Iterator[Non
     Args:
         require_lock: raises if the lock was lost.
     """
-    _questions[_key(lake)] = require_lock
+    lake.memory.put(_Question(require_lock))
     try:
         yield
     finally:
-        _questions.pop(_key(lake), None)
+        lake.memory.forget(_Question)
 
 
 def require_lock(lake: LakeSettings) -> None:
     """See that this process still has the lock under which it works, if there is one."""
-    question = _questions.get(_key(lake))
+    question = lake.memory.get(_Question)
     if question is not None:
-        question()
-
-
-def _key(lake: LakeSettings) -> tuple[str, str, str]:
-    return lake.catalog, lake.uri, lake.namespace
+        question.ask()

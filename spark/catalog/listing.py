@@ -19,7 +19,6 @@ from slotlake.spark.catalog.pointer_texts import PointerTexts, Row, split
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import COMMITS, LakeName, belongs
 
-_Key = tuple[str, str, str]
 # Who has not looked for so many changes looks at all tables.
 _CHANGES_MAX = 64
 
@@ -58,17 +57,17 @@ class _Seen:
         places: the table at each place of the texts; None: another lake's.
     """
 
-    newest: Listing
-    changes: dict[int, frozenset[LakeName]]
+    changes: dict[int, frozenset[LakeName]] = field(default_factory=dict)
+    newest: Listing = field(init=False)
+    lock: threading.Lock = field(default_factory=threading.Lock)
     rows: list[Row] | None = None
     own: frozenset[Row] | None = None
     texts: PointerTexts | None = None
     locations: Sequence[str] = ()
     places: list[LakeName | None] = field(default_factory=list)
 
-
-_lock = threading.Lock()
-_seen: dict[_Key, _Seen] = {}
+    def __post_init__(self) -> None:
+        self.newest = Listing({}, frozenset(), 0, self.changes)
 
 
 def listing_of_texts(lake: LakeSettings, texts: PointerTexts) -> Listing | None:
@@ -80,8 +79,8 @@ def listing_of_texts(lake: LakeSettings, texts: PointerTexts) -> Listing | None:
     Returns:
         The listing; None if the names can only be told apart in rows.
     """
-    with _lock:
-        seen = _seen_of(lake)
+    seen = lake.memory.of(_Seen)
+    with seen.lock:
         if texts == seen.texts:
             return seen.newest
         locations = split(texts.locations)
@@ -105,8 +104,8 @@ def listing_of_rows(lake: LakeSettings, rows: list[Row]) -> Listing:
     Args:
         rows: namespace, table and metadata location of all tables in the catalog.
     """
-    with _lock:
-        seen = _seen_of(lake)
+    seen = lake.memory.of(_Seen)
+    with seen.lock:
         if rows != seen.rows:
             _take(seen, _own(lake, rows))
             seen.texts, seen.locations, seen.rows = None, (), rows
@@ -125,8 +124,8 @@ def listing_of_pointers(lake: LakeSettings, pointers: Mapping[LakeName, str]) ->
     foreign = {space for space in {name.namespace for name in every} if not belongs(space, lake.namespace)}
     if foreign:
         every = {name: location for name, location in every.items() if name.namespace not in foreign}
-    with _lock:
-        seen = _seen_of(lake)
+    seen = lake.memory.of(_Seen)
+    with seen.lock:
         before = seen.newest.pointers
         new = {name: location for name, location in every.items() if before.get(name) != location}
         gone = [name for name in before if name not in every]
@@ -135,14 +134,6 @@ def listing_of_pointers(lake: LakeSettings, pointers: Mapping[LakeName, str]) ->
         seen.own = seen.rows = seen.texts = None
         seen.locations = ()
         return seen.newest
-
-
-def _seen_of(lake: LakeSettings) -> _Seen:
-    key = lake.uri, lake.catalog, lake.namespace
-    if (seen := _seen.get(key)) is None:
-        changes: dict[int, frozenset[LakeName]] = {}
-        seen = _seen[key] = _Seen(Listing({}, frozenset(), 0, changes), changes)
-    return seen
 
 
 def _take(seen: _Seen, own: frozenset[Row]) -> None:

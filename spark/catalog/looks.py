@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
-from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import LakeName
 
 LIFE_SECONDS_MIN = 60.0
@@ -26,7 +25,6 @@ LIFE_SECONDS_MIN = 60.0
 LIFE_TIMES = 20
 # With fewer tables a look costs little, and then it is always a new one.
 TABLES_MIN = 50
-_Key = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
@@ -49,8 +47,6 @@ class Look:
 
 
 _sparing: ContextVar[bool] = ContextVar("slotlake_sparing", default=False)
-_looks: dict[_Key, Look] = {}
-_lock = threading.Lock()
 
 
 @contextmanager
@@ -68,88 +64,81 @@ def is_sparing() -> bool:
     return _sparing.get()
 
 
-def is_in_use(lake: LakeSettings) -> bool:
-    """Return whether a look was remembered: then a table may have been changed by somebody since."""
-    return _sparing.get() and _key(lake) in _looks
+class Looks:
+    """The last look at the tables of one lake, in the lake's memory."""
 
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last: Look | None = None
 
-def remembered(lake: LakeSettings, head: int | None) -> Mapping[LakeName, str | None] | None:
-    """Return the last look's pointers, None for tables to be read anew; None if there is no look to use.
+    @property
+    def is_in_use(self) -> bool:
+        """Whether a look was remembered: then a table may have been changed by somebody since."""
+        return _sparing.get() and self._last is not None
 
-    Args:
-        head: the snapshot of `commits` now.
-    """
-    look = _usable(lake, head)
-    return None if look is None else look.pointers
+    @property
+    def head(self) -> int | None:
+        """The snapshot of `commits` at the last look."""
+        return None if self._last is None else self._last.head
 
+    def remembered(self, head: int | None) -> Mapping[LakeName, str | None] | None:
+        """Return the last look's pointers, None for tables to be read anew; None if there is no look to use.
 
-def names(lake: LakeSettings, head: int | None) -> frozenset[LakeName] | None:
-    """Return the names of all tables at the last look; None if looks are not spared, or there is none to use.
+        Args:
+            head: the snapshot of `commits` now.
+        """
+        look = self._usable(head)
+        return None if look is None else look.pointers
 
-    Whatever this process makes, renames or drops ends a look (:func:`forget_all`).
+    def names(self, head: int | None) -> frozenset[LakeName] | None:
+        """Return all tables of the last look; None if looks are not spared, or there is none to use.
 
-    Args:
-        head: the snapshot of `commits` now.
-    """
-    look = _usable(lake, head) if is_sparing() else None
-    return None if look is None else look.names
+        Whatever this process makes, renames or drops ends a look (:meth:`forget_all`).
 
+        Args:
+            head: the snapshot of `commits` now.
+        """
+        look = self._usable(head) if is_sparing() else None
+        return None if look is None else look.names
 
-def remember(
-    lake: LakeSettings,
-    head: int | None,
-    pointers: Mapping[LakeName, str],
-    names: frozenset[LakeName],
-    seconds: float,
-) -> None:
-    """Remember a look at all tables, if they are many.
+    def remember(
+        self, head: int | None, pointers: Mapping[LakeName, str], names: frozenset[LakeName], seconds: float
+    ) -> None:
+        """Remember a look at all tables, if they are many.
 
-    Args:
-        head: the snapshot of `commits`.
-    """
-    with _lock:
-        if len(pointers) < TABLES_MIN:
-            _looks.pop(_key(lake), None)
-        else:
-            _looks[_key(lake)] = Look(head, time.monotonic(), dict(pointers), names, seconds)
+        Args:
+            head: the snapshot of `commits`.
+        """
+        with self._lock:
+            few = len(pointers) < TABLES_MIN
+            self._last = None if few else Look(head, time.monotonic(), dict(pointers), names, seconds)
 
+    def amend(self, pointers: Mapping[LakeName, str]) -> None:
+        """Add to the last look what was read anew of some tables."""
+        self._change(pointers)
 
-def amend(lake: LakeSettings, pointers: Mapping[LakeName, str]) -> None:
-    """Add to the last look what was read anew of some tables."""
-    _change(lake, pointers)
+    def forget(self, names: Collection[LakeName], head: int | None = None) -> None:
+        """Note that this process has changed tables: they are read anew at the next look.
 
+        Args:
+            head: the snapshot of `commits` since, if it is another.
+        """
+        self._change(dict.fromkeys(names), head)
 
-def forget(lake: LakeSettings, names: Collection[LakeName], head: int | None = None) -> None:
-    """Note that this process has changed tables: they are read anew at the next look.
+    def forget_all(self) -> None:
+        """Note that this process has made or dropped tables."""
+        with self._lock:
+            self._last = None
 
-    Args:
-        head: the snapshot of `commits` since, if it is another.
-    """
-    _change(lake, dict.fromkeys(names), head)
+    def _usable(self, head: int | None) -> Look | None:
+        look = self._last
+        if look is None or look.head != head:
+            return None
+        life = max(LIFE_SECONDS_MIN, LIFE_TIMES * look.seconds)
+        return look if time.monotonic() - look.at <= life else None
 
-
-def forget_all(lake: LakeSettings) -> None:
-    """Note that this process has made or dropped tables."""
-    with _lock:
-        _looks.pop(_key(lake), None)
-
-
-def _usable(lake: LakeSettings, head: int | None) -> Look | None:
-    look = _looks.get(_key(lake))
-    if look is None or look.head != head:
-        return None
-    life = max(LIFE_SECONDS_MIN, LIFE_TIMES * look.seconds)
-    return look if time.monotonic() - look.at <= life else None
-
-
-def _change(lake: LakeSettings, pointers: Mapping[LakeName, str | None], head: int | None = None) -> None:
-    with _lock:
-        look = _looks.get(_key(lake))
-        if look is not None:
-            newest = look.head if head is None else head
-            pointers = {**look.pointers, **pointers}
-            _looks[_key(lake)] = replace(look, head=newest, pointers=pointers)
-
-
-def _key(lake: LakeSettings) -> _Key:
-    return lake.uri, lake.catalog, lake.namespace
+    def _change(self, pointers: Mapping[LakeName, str | None], head: int | None = None) -> None:
+        with self._lock:
+            if (look := self._last) is not None:
+                newest = look.head if head is None else head
+                self._last = replace(look, head=newest, pointers={**look.pointers, **pointers})

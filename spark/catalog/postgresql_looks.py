@@ -64,7 +64,7 @@ class _Look(NamedTuple):
 
 
 class PostgresqlLooks:
-    """The last look at one catalog, by this process."""
+    """The last look at one catalog, in the lake's memory."""
 
     def __init__(self) -> None:
         self._last: _Look | None = None
@@ -102,11 +102,3 @@ def _joined(parts: Sequence[PointerTexts]) -> PointerTexts:
         return PointerTexts(0, None, None, None)
     number, *texts = zip(*parts, strict=True)
     return PointerTexts(sum(number), *map(SEPARATOR.join, texts))
-
-
-_looks: dict[tuple[str, str], PostgresqlLooks] = {}
-
-
-def looks_at(uri: str, catalog: str) -> PostgresqlLooks:
-    """Return what this process remembers of a catalog."""
-    return _looks.setdefault((uri, catalog), PostgresqlLooks())

@@ -24,7 +24,6 @@ from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchNamespaceErr
 from requests import Response
 
 from slotlake.decoder.errors import LakeError
-from slotlake.spark.catalog import looks
 from slotlake.spark.catalog.base import (
     Catalog,
     Loaded,
@@ -35,6 +34,7 @@ from slotlake.spark.catalog.base import (
     require_own,
 )
 from slotlake.spark.catalog.fence import require_lock
+from slotlake.spark.catalog.looks import Looks, is_sparing
 from slotlake.spark.catalog.registered_views import RegisteredViews
 from slotlake.spark.catalog.rest_changes import COPYING, Change, table_change, table_content, table_creation
 from slotlake.spark.catalog.rest_pointers import Pointers, SparingPointers
@@ -70,17 +70,18 @@ class RestPointers(Catalog):
     def __init__(self, lake: LakeSettings) -> None:
         self.lake = lake
         self._rest = server_of(lake)
+        self._looks = lake.memory.of(Looks)
         self.iceberg = self._rest
         self.storage = TableStorage(lake, self.answered)
         self._places = RestViews(lake, self._rest, self.answered, self.names)
         self.views = RegisteredViews(self._places, lake)
 
     def close(self) -> None:
-        """The process keeps the connections: logging in anew costs two requests."""
+        """The lake's memory keeps the connections: logging in anew costs two requests."""
 
     def pointers(self) -> Mapping[LakeName, str]:
         """The lake's tables, each loaded when it is asked for, and then kept."""
-        if looks.is_sparing():
+        if is_sparing():
             return SparingPointers(self.lake, self.names, self.location)
         return Pointers(self.names, self.location)
 
@@ -100,12 +101,12 @@ class RestPointers(Catalog):
         new_tables = [move for move in moves if move.rename is not None]
         if new_tables:
             self.views.require_outside([move.rename or move.name for move in new_tables])
-            looks.forget_all(self.lake)
+            self._looks.forget_all()
             self._make_tables(moves, new_tables)
         else:
             commits = LakeName(self.lake.namespace, COMMITS)
             heads = [catalog_metadata.ref(move.metadata, MAIN) for move in moves if move.name == commits]
-            looks.forget(self.lake, [move.name for move in moves], next(iter(heads), None))
+            self._looks.forget([move.name for move in moves], next(iter(heads), None))
             self._commit([table_change(move.table, move.metadata) for move in moves])
         self.views.follow(moves)
 
@@ -141,7 +142,7 @@ class RestPointers(Catalog):
 
     def drop(self, names: Sequence[LakeName]) -> None:
         """Forget tables, one after another; `commits`, without which nothing is read, first."""
-        looks.forget_all(self.lake)
+        self._looks.forget_all()
         ordered = sorted(names, key=lambda name: (name.table != "commits", name))
         self.views.forget_tables(ordered)
         with explained(self.lake):
@@ -151,7 +152,7 @@ class RestPointers(Catalog):
 
     def bring(self, name: LakeName) -> None:
         """Note that Spark has changed a table's main."""
-        looks.forget(self.lake, [name])
+        self._looks.forget([name])
 
     def discard(self, name: LakeName, pipeline: str) -> None:
         """Drop a table that is marked as being filled."""
@@ -207,7 +208,7 @@ class RestPointers(Catalog):
         Args:
             head: the snapshot of `commits` now; a look at another one is not used.
         """
-        seen = looks.names(self.lake, head)
+        seen = self._looks.names(head)
         return frozenset(self.names()) if seen is None else seen
 
     def location(self, name: LakeName) -> str | None:

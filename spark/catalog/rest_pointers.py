@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, ItemsView, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from slotlake.spark.catalog import looks
+from slotlake.spark.catalog.looks import Looks
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import COMMITS, LakeName
 from slotlake.spark.tables import metadata as catalog_metadata
@@ -87,12 +87,13 @@ class SparingPointers(Pointers):
         commits = LakeName(self._lake.namespace, COMMITS)
         location = self.get(commits)
         head = None if location is None else catalog_metadata.ref(catalog_metadata.load(location), MAIN)
-        seen = looks.remembered(self._lake, head)
+        looks = self._lake.memory.of(Looks)
+        seen = looks.remembered(head)
         if seen is None:
             started = time.monotonic()
             names = frozenset(self._names())
             pointers = self.of(sorted(names))
-            looks.remember(self._lake, head, pointers, names, time.monotonic() - started)
+            looks.remember(head, pointers, names, time.monotonic() - started)
             return pointers
         changed = [name for name, where in seen.items() if where is None]
         known = {**seen}
@@ -101,5 +102,5 @@ class SparingPointers(Pointers):
         self._read = {**known, **self._read}  # `commits` was read just now
         pointers = self.of(sorted(seen))
         if changed:
-            looks.amend(self._lake, {name: pointers[name] for name in changed if name in pointers})
+            looks.amend({name: pointers[name] for name in changed if name in pointers})
         return pointers

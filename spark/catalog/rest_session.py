@@ -1,17 +1,16 @@
 """Requests to a REST catalog: who we are, how long an answer may take, and what went wrong, in words.
 
-One session per process and server: the server's configuration is read once, a token is kept until it ends.
+One session per lake that is open: the server's configuration is read once, a token is kept until it ends.
 
 Nothing secret stands in any error: neither an address's password nor what a server answers to a login.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 from urllib.parse import quote
@@ -33,7 +32,7 @@ from requests import RequestException, Response, Session, Timeout
 from slotlake.decoder.errors import LakeError
 from slotlake.spark.catalog.base import UnansweredError
 from slotlake.spark.catalog.signed_requests import ENABLED, SigningAdapter, is_signed
-from slotlake.spark.catalog.tokens import TOKENS, NoTokenError, Tokens
+from slotlake.spark.catalog.tokens import TOKENS, Login, NoTokenError, Tokens
 from slotlake.spark.lake import ANSWER_SECONDS, LakeSettings
 from slotlake.spark.limits import CONNECT_SECONDS
 from slotlake.spark.names import LakeName
@@ -46,8 +45,6 @@ _UNKNOWN, _FORBIDDEN, _EXPIRED = 401, 403, 419
 DENIED = frozenset({_UNKNOWN, _FORBIDDEN, _EXPIRED})
 _LACKING = frozenset({404, 405, 501})
 _OURS: Final = "slotlake.rest"
-_lock = threading.Lock()
-_servers: dict[tuple[Any, ...], RestServer] = {}
 
 
 @dataclass(frozen=True)
@@ -135,33 +132,37 @@ def _renewed(session: Session) -> bool:
 
 
 def server_of(lake: LakeSettings) -> RestServer:
-    """Return the session with a lake's server; the first one in a process logs in.
+    """Return the session with a lake's server; who needs it first logs in.
 
     Raises:
         LakeError: the server cannot be reached, or refuses.
     """
-    key = os.getpid(), lake.uri, lake.catalog, *sorted(lake.rest.items())
-    with _lock:
-        if key not in _servers:
+    session = lake.memory.of(_Session)
+    with session.lock:
+        if session.server is None:
             with explained(lake):
-                _servers[key] = RestServer(lake.catalog, **_properties(lake))
-        return _servers[key]
+                session.server = RestServer(lake.catalog, **_properties(lake))
+        return session.server
 
 
-def forget_servers() -> None:
-    """Close all sessions; the next request begins a new one."""
-    with _lock:
-        for server in _servers.values():
-            server.close()
-        _servers.clear()
+@dataclass
+class _Session:
+    """The session with the server of one lake, once somebody needed it."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    server: RestServer | None = None
+
+    def close(self) -> None:
+        if self.server is not None:
+            self.server.close()
 
 
 def _properties(lake: LakeSettings) -> dict[str, Any]:
     properties: dict[str, Any] = {**lake.rest, **FILE_IO, "uri": lake.uri, _OURS: lake.rest}
     properties.pop(ENABLED, None)  # pyiceberg would sign with boto3
     if "credential" in properties:
-        login = {**lake.rest, "uri": lake.uri}
-        properties["auth"] = {"type": "custom", "impl": TOKENS, "custom": {"properties": login}}
+        login = Login({**lake.rest, "uri": lake.uri})
+        properties["auth"] = {"type": "custom", "impl": TOKENS, "custom": {"login": login}}
     return properties
 
 

@@ -32,8 +32,9 @@ from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import LakeName, belongs
 from slotlake.spark.tables import metadata as catalog_metadata
 
-# By server and name: the properties of namespaces that stay, which change no more once they say their point.
-_known: dict[tuple[str, str, str], dict[str, str]] = {}
+
+class _Known(dict[str, dict[str, str]]):
+    """By name, the properties of namespaces that stay, which change no more once they say their point."""
 
 
 class RestViews:
@@ -54,6 +55,7 @@ class RestViews:
         names: Callable[[], Collection[LakeName]],
     ) -> None:
         self._lake = lake
+        self._known = lake.memory.of(_Known)
         self._server = server
         self._answered = answered
         self.names = names
@@ -79,13 +81,13 @@ class RestViews:
 
     def note(self, name: str, properties: dict[str, str]) -> None:
         """Give properties to a namespace; a missing one gets none."""
-        _known.pop(self._key(name), None)
+        self._known.pop(name, None)
         with explained(self._lake), suppress(NoSuchNamespaceError):
             self._server.update_namespace_properties(name, updates=properties)
 
     def remove_space(self, name: str) -> None:
         """Remove a namespace that holds no table; a missing one is fine."""
-        _known.pop(self._key(name), None)
+        self._known.pop(name, None)
         with explained(self._lake), suppress(NoSuchNamespaceError):
             self._server.drop_namespace(name)
 
@@ -138,18 +140,14 @@ class RestViews:
             return self._server.post(table_path(view), change).status_code < OK_BELOW
 
     def _properties(self, name: str) -> dict[str, str]:
-        key = self._key(name)
-        if key in _known:
-            return _known[key]
+        if name in self._known:
+            return self._known[name]
         with explained(self._lake), suppress(NoSuchNamespaceError):
             read = dict(self._server.load_namespace_properties(name))
             if read.get(POINT) and OWNER in read and not is_following(name):
-                _known[key] = read
+                self._known[name] = read
             return read
         return {}
-
-    def _key(self, name: str) -> tuple[str, str, str]:
-        return self._lake.uri, self._lake.rest.get("warehouse", ""), name
 
 
 def register(server: RestServer, name: LakeName, location: str) -> Response:

@@ -37,7 +37,7 @@ from slotlake.spark.catalog.base import (
 from slotlake.spark.catalog.fence import require_lock
 from slotlake.spark.catalog.listing import Listing, listing_of_rows, listing_of_texts
 from slotlake.spark.catalog.pointer_texts import ROWS, PointerTexts, Row
-from slotlake.spark.catalog.postgresql_looks import looks_at
+from slotlake.spark.catalog.postgresql_looks import PostgresqlLooks
 from slotlake.spark.catalog.sqlite_looks import asked_of, texts_of_file, texts_of_sqlite
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.limits import SILENT_SECONDS
@@ -149,7 +149,7 @@ class SqlPointers(Catalog):
                 return connection.execute(text(query), parameters).all()
 
             if connection.dialect.name == "postgresql":
-                looks = looks_at(self.lake.uri, self.lake.catalog)
+                looks = self.lake.memory.of(PostgresqlLooks)
                 return looks.texts(connection.connection.driver_connection, ask_all, asked_of(self.lake))
             return texts_of_sqlite(ask, asked_of(self.lake))
 

@@ -6,11 +6,10 @@ one and keeps it, or waits for the token's server without a limit.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import requests
 from pyiceberg.catalog.rest.auth import AuthManager
@@ -23,10 +22,6 @@ _MARGIN_SECONDS, _MARGIN_SHARE = 60.0, 0.2
 _REFUSED_FROM, _SERVERS_FAULT = 400, 500
 
 
-_lock = threading.Lock()
-_logins: dict[tuple[Any, ...], _Login] = {}
-
-
 class NoTokenError(Exception):
     """There is no token; ``place`` and ``way_out`` as those of the project's errors."""
 
@@ -37,16 +32,10 @@ class NoTokenError(Exception):
 
 
 class Tokens(AuthManager):
-    """The header of each request; all sessions of a process with the same login have the same token.
+    """The header of each request; pyiceberg makes several of one session, which have the same token."""
 
-    Args:
-        properties: ``lake.rest`` with ``credential``, and the server's ``uri``.
-    """
-
-    def __init__(self, properties: Mapping[str, str]) -> None:
-        with _lock:
-            key = os.getpid(), *sorted(properties.items())
-            self._login = _logins.setdefault(key, _Login(properties))
+    def __init__(self, login: Login) -> None:
+        self._login = login
 
     def auth_header(self) -> str:
         """Return the header; a token that is about to end is renewed first.
@@ -66,8 +55,12 @@ class Tokens(AuthManager):
         return True
 
 
-class _Login:
-    """A token, and how to get another."""
+class Login:
+    """A token, and how to get another.
+
+    Args:
+        properties: ``lake.rest`` with ``credential``, and the server's ``uri``.
+    """
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         self._client, _, self._secret = properties["credential"].rpartition(":")

@@ -361,7 +361,7 @@ class InitialCopy:
         claim_directory(location, self._pipeline)
         create_commits(catalog.iceberg, hidden, location, self._pipeline)
         new_table = load_one(catalog, hidden)
-        metadata = with_point(new_table, point, snapshots, snapshots.keys())
+        metadata = with_point(self._lake.memory, new_table, point, snapshots, snapshots.keys())
         only = [point.position]
         return only, catalog.prepared(new_table, tagged(metadata, {}, point.position, only), name)
 

@@ -31,23 +31,21 @@ from slotlake.spark.tables.metadata import MAIN, STAGE, Metadata
 from slotlake.spark.tables.schema import PIPELINE_PROPERTY, SCHEMA_PROPERTY, schema_of
 
 ROLLED_BACK, WRITTEN, LOST, DAMAGED, MISSING = "rolled back", "written", "lost", "damaged", "missing"
-_Key = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True)
 class _Whole:
-    """What was found whole at the last look at all tables of a lake.
+    """What was whole at the last look at all tables of a lake.
 
     Attributes:
+        pipeline: whose tables these are.
         doubtful: the tables that were not, or of which it may not be remembered.
     """
 
+    pipeline: str
     listing: Listing
     pins: Pins
     doubtful: frozenset[LakeName]
-
-
-_whole: dict[_Key, _Whole] = {}
 
 
 @dataclass(frozen=True)
@@ -100,12 +98,12 @@ def find_damage(
         damages = list(_commits_damage(commits))
         if damages:
             return damages  # the others are to be judged by a row that is not the newest
-        pins = pins_of(commits, as_written=as_written)
+        pins = pins_of(commits, lake.memory if as_written else None)
         position = catalog_metadata.newest_position(commits.metadata) or 0
         if only is None:
             listing = catalog.listing()
             pointers = listing.pointers
-            damages += _damages_of_all((*_key(lake), pipeline), listing, pins, position)
+            damages += _damages_of_all(lake, pipeline, listing, pins, position)
         else:
             chosen = [table for table in only if table in pins]
             pointers = catalog.pointers_of(chosen)
@@ -119,23 +117,21 @@ def find_damage(
     return damages
 
 
-def _key(lake: LakeSettings) -> tuple[str, str, str]:
-    return lake.uri, lake.catalog, lake.namespace
-
-
-def _damages_of_all(key: _Key, listing: Listing, pins: Pins, position: int) -> list[Damage]:
+def _damages_of_all(
+    lake: LakeSettings, pipeline: str, listing: Listing, pins: Pins, position: int
+) -> list[Damage]:
     """Of the tables that are not what they were when they were whole: a metadata file never changes."""
-    whole = _whole.get(key)
+    whole = lake.memory.get(_Whole)
+    whole = whole if whole is not None and whole.pipeline == pipeline else None
     moved = None if whole is None else listing.changed_since(whole.listing)
     pinned = None if whole is None else pins.changed_since(whole.pins)
     if whole is None or moved is None or pinned is None:
-        chosen = [table for table in pins if belongs(table.namespace, key[2])]
+        chosen = [table for table in pins if belongs(table.namespace, lake.namespace)]
     else:
         chosen = [table for table in whole.doubtful.union(moved, pinned) if table in pins]
-    damages, doubtful = _damages(
-        (key[3], key[2]), listing.pointers, {table: pins[table] for table in chosen}, position
-    )
-    _whole[key] = _Whole(listing, pins, doubtful)
+    owner = (pipeline, lake.namespace)
+    damages, doubtful = _damages(owner, listing.pointers, {table: pins[table] for table in chosen}, position)
+    lake.memory.put(_Whole(pipeline, listing, pins, doubtful))
     return damages
 
 

@@ -7,12 +7,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
-from weakref import WeakKeyDictionary
 
 from pyspark.sql import SparkSession
 
 from slotlake.spark.properties import SHUFFLE_PARTITIONS, SHUFFLE_PARTITIONS_MIN
-from slotlake.spark.session import given, is_remote, shares_files
+from slotlake.spark.session import given, is_remote, known_of, shares_files
 from slotlake.spark.tables.metadata import Metadata, head, summary
 
 # Of a table's files, which hold several times as much once they are read.
@@ -22,7 +21,6 @@ _PARTITION_BYTES_MIN: Final = 8 << 20
 _PARTITIONS_PER_CORE: Final = 2
 _PARTITIONS_MAX: Final = 20_000
 _CORES_SECONDS: Final = 60.0  # a server is asked again after this time: executors come and go
-_cores: WeakKeyDictionary[SparkSession, tuple[float, int]] = WeakKeyDictionary()
 # What is broadcast is in the heap twice for a moment, and Spark gives its heap to more than that.
 _HEAP_SHARE: Final = 10
 _HEAP_DEFAULT: Final = "1g"
@@ -71,11 +69,12 @@ def cores_of(session: SparkSession) -> int:
     """Return how many tasks Spark runs at a time: it cuts a range in so many parts."""
     if not is_remote(session):
         return int(session.sparkContext.defaultParallelism)
-    asked, cores = _cores.get(session, (0.0, 0))
+    known = known_of(session)
+    asked, cores = known.cores
     if not cores or time.monotonic() - asked > _CORES_SECONDS:
         parts = f"SELECT spark_partition_id() AS part FROM range({_PARTITIONS_MAX})"
         (row,) = session.sql(f"SELECT 1 + max(part) FROM ({parts})").collect()
-        asked, cores = _cores[session] = time.monotonic(), int(row[0])
+        asked, cores = known.cores = time.monotonic(), int(row[0])
     return cores
 
 

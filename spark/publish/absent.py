@@ -47,7 +47,7 @@ def refuse_absent(catalog: Catalog, names: Collection[LakeName], pointers: Mappi
     absent = sorted(name for name in names if name not in pointers)
     if not absent:
         return
-    pins = pins_of(load_one(catalog, commits_name(catalog.lake.namespace)), as_written=True)
+    pins = pins_of(load_one(catalog, commits_name(catalog.lake.namespace)), catalog.lake.memory)
     for name in absent:
         if name in pins:
             raise absent_error(catalog.lake, name)

@@ -29,6 +29,7 @@ from pyiceberg.table.update import AddSnapshotUpdate
 from pyiceberg.types import LongType, MapType, NestedField, StringType, TimestamptzType
 
 from slotlake.decoder.lsn import format_lsn, parse_lsn
+from slotlake.decoder.memory import Memory
 from slotlake.decoder.server.timeline import Origin
 from slotlake.spark import lake_files
 from slotlake.spark.catalog.base import Loaded
@@ -89,10 +90,6 @@ _ARROW = pa.schema(_ARROW_FIELDS)
 
 
 _MANIFEST_BYTES = 64 * 1024
-# What this process has written into the newest rows, by table and snapshot: the next point need not read it.
-# All others, who ask for what the lake has, read the row.
-_WRITTEN_MAX = 8
-_written_pins: dict[tuple[str, int | None], Pins] = {}
 
 # Two points may have one position: a table that joins, or is read again, at the lake's own.
 _ORDER = ("position", "published_at")
@@ -160,7 +157,19 @@ def create_commits(iceberg: IcebergCatalog, name: LakeName, location: str, pipel
     )
 
 
+@dataclass(frozen=True)
+class _Written:
+    """The pins that this process has written into the newest row: the next point need not read it.
+
+    All others, who ask for what the lake has, read the row.
+    """
+
+    row: tuple[str, int | None]
+    pins: Pins
+
+
 def with_point(
+    memory: Memory,
     table: Loaded,
     point: Point,
     published: Mapping[LakeName, int],
@@ -177,10 +186,7 @@ def with_point(
         may_leave: says of a table that the catalog lacks whether the row may do without it.
     """
     iceberg = newest_only(table)
-    present = catalog_metadata.newest_position(table.metadata)
-    before = _written_pins.get(_key(table.metadata))
-    before = Pins.of(newest_pins(iceberg, present)) if before is None else before
-    pins = before.after(published, existing, may_leave)
+    pins = pins_of(table, memory).after(published, existing, may_leave)
     changes = Transaction(iceberg)
     own = (_commit_time_summary, _lag_summary, _prepared_summary)
     properties = point.summary | origin_summary(point.origin, point.position, table.metadata)
@@ -196,18 +202,12 @@ def with_point(
         "last-sequence-number": snapshot["sequence-number"],
     }
     grown = catalog_metadata.with_ref(grown, MAIN, snapshot["snapshot-id"])
-    _note_written(_key(grown), pins)
+    memory.put(_Written(_row_of(grown), pins))
     return grown
 
 
-def _key(metadata: Metadata) -> tuple[str, int | None]:
+def _row_of(metadata: Metadata) -> tuple[str, int | None]:
     return metadata["table-uuid"], catalog_metadata.ref(metadata, MAIN)
-
-
-def _note_written(key: tuple[str, int | None], pins: Pins) -> None:
-    while len(_written_pins) >= _WRITTEN_MAX:
-        _written_pins.pop(next(iter([*_written_pins]), key), None)
-    _written_pins[key] = pins
 
 
 def _row(point: Point, pins: Pins) -> pa.Table:
@@ -276,15 +276,16 @@ def prepared_transactions(metadata: Metadata) -> list[dict[str, Any]]:
     return transactions
 
 
-def pins_of(table: Loaded, *, as_written: bool = False) -> Pins:
+def pins_of(table: Loaded, memory: Memory | None = None) -> Pins:
     """The snapshot that the newest point gives each table of the lake.
 
     Args:
         table: the table `commits`.
-        as_written: what this process has written is not read again.
+        memory: of the lake: what this process has written is not read again; None: it is.
     """
-    if as_written and (pins := _written_pins.get(_key(table.metadata))) is not None:
-        return pins
+    written = None if memory is None else memory.get(_Written)
+    if written is not None and written.row == _row_of(table.metadata):
+        return written.pins
     return Pins.of(newest_pins(newest_only(table), catalog_metadata.newest_position(table.metadata)))
 
 

@@ -346,7 +346,7 @@ def point_move(
             name in without or name in aside_tables or name.table.lower().endswith(tuple(SUFFIXES.values()))
         )
 
-    metadata = with_point(commits, point, snapshots, existing, may_leave)
+    metadata = with_point(catalog.lake.memory, commits, point, snapshots, existing, may_leave)
     if aside_entries is None:
         metadata = aside.without_published(metadata, commits.name.namespace, snapshots)
     else:

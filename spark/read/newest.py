@@ -87,9 +87,6 @@ class _Known:
     mirrors: Mirrors
 
 
-_known: dict[tuple[str, str, str], _Known] = {}
-
-
 def mirrors(
     lake: LakeSettings, pinned: Mapping[LakeName, PinnedTable], position: int, listing: Listing | None
 ) -> Mirrors:
@@ -102,8 +99,7 @@ def mirrors(
     Raises:
         LakeError: a metadata file cannot be read.
     """
-    key = lake.uri, lake.catalog, lake.namespace
-    known = _known.get(key)
+    known = lake.memory.get(_Known)
     if listing is None or (known is not None and position < known.position):
         newest, shapes = _looked_at(lake, pinned, pinned, position, {} if known is None else known.newest)
         return Mirrors(shapes)
@@ -118,7 +114,7 @@ def mirrors(
         present = known.mirrors if same else Mirrors(_with(known.mirrors.shapes, names, some))
         newest = _with(known.newest, names, newest)
     unsettled = frozenset(pinned.keys() - newest.keys()) if len(newest) < len(pinned) else frozenset()
-    _known[key] = _Known(listing, position, newest, unsettled, present)
+    lake.memory.put(_Known(listing, position, newest, unsettled, present))
     return present
 
 

@@ -185,6 +185,6 @@ def _make_commits(catalog: Catalog, point: Point, snapshots: dict[LakeName, int]
     catalog.make_namespace(hidden.namespace)
     create_commits(catalog.iceberg, hidden, location, point.pipeline)
     new_table = load_one(catalog, hidden)
-    metadata = with_point(new_table, point, snapshots, snapshots.keys())
+    metadata = with_point(catalog.lake.memory, new_table, point, snapshots, snapshots.keys())
     catalog.move([catalog.prepared(new_table, tagged(metadata, {}, point.position, [point.position]), name)])
     catalog.drop_namespace(hidden.namespace)

@@ -43,12 +43,28 @@ class Loan:
     renew: Callable[[], object]
 
 
+@dataclass(frozen=True)
+class _Place:
+    """How what lies under a prefix is reached.
+
+    Attributes:
+        own: nobody is asked to lend keys for it.
+        renew_at: when other keys are asked for by ``loan``, in seconds since 1970.
+    """
+
+    settings: StorageSettings
+    own: bool = False
+    loan: Loan | None = None
+    renew_at: float = 0.0
+
+
+_NOWHERE: Final = _Place(StorageSettings())
 _folder = FolderStore()
 _lock = threading.Lock()
-_settings: dict[str, StorageSettings] = {}
-_own: set[str] = set()
+# Metadata holds plain locations: who reads one knows no lake, and so no object that could own these.
+_places: dict[str, _Place] = {}
 _lenders: dict[str, Callable[[Location], object]] = {}
-_loans: dict[str, tuple[float, Loan]] = {}
+# Lakes with the same keys share the connections to their bucket.
 _open: dict[tuple[int, str, str, StorageSettings], Store] = {}
 
 
@@ -60,16 +76,13 @@ def register(prefix: str, settings: StorageSettings, loan: Loan | None = None, *
         loan: until when the keys are good; None: for ever.
         own: nobody is asked to lend keys for it, though it lies in a lake for which keys are lent.
     """
+    place = _Place(settings, own)
+    if loan is not None:
+        life = loan.until - time.time()
+        renew_at = loan.until - min(_RENEWED_BEFORE_SECONDS, life * _RENEWED_BEFORE_SHARE)
+        place = _Place(settings, own, loan, renew_at)
     with _lock:
-        key = canonical(prefix).rstrip("/")
-        _settings[key] = settings
-        _own.difference_update([key])
-        _own.update([key] if own else [])
-        _loans.pop(key, None)
-        if loan is not None:
-            life = loan.until - time.time()
-            renew_at = loan.until - min(_RENEWED_BEFORE_SECONDS, life * _RENEWED_BEFORE_SHARE)
-            _loans[key] = renew_at, loan
+        _places[canonical(prefix).rstrip("/")] = place
 
 
 def lend(root: str, lender: Callable[[Location], object] | None) -> None:
@@ -89,7 +102,7 @@ def lend(root: str, lender: Callable[[Location], object] | None) -> None:
 def is_lent(location: str) -> bool:
     """Return whether keys were lent for a location."""
     with _lock:
-        return _registered(canonical(location)).lent
+        return _place_of(canonical(location)).settings.lent
 
 
 def borrow_again(location: str) -> None:
@@ -115,7 +128,7 @@ def settings_of(location: str) -> StorageSettings:
     _renew(where)
     _borrow(where)
     with _lock:
-        return _registered(where)
+        return _place_of(where).settings
 
 
 def store_of(location: str) -> Store:
@@ -135,7 +148,7 @@ def store_of(location: str) -> Store:
         )
     settings = settings_of(where)
     with _lock:
-        lent = (_prefix_of(canonical(where)) or "") if settings.lent else ""
+        lent = _prefix_of(canonical(where)) if settings.lent else ""
         settings = settings.without_keys() if lent else settings
         key = os.getpid(), where.bucket, lent, settings  # a fork cannot use its parent's connections
         if key not in _open:
@@ -156,16 +169,16 @@ def canonical(location: str) -> Location:
     return Location(f"file://{local_path(where)}")
 
 
-def _registered(location: str) -> StorageSettings:
-    prefix = _prefix_of(location)
-    return StorageSettings() if prefix is None else _settings[prefix]
+def _place_of(location: str) -> _Place:
+    return _places.get(_prefix_of(location), _NOWHERE)
 
 
-def _prefix_of(location: str) -> str | None:
-    place = location.rstrip("/")
-    while place and place not in _settings:
-        place = place.rpartition("/")[0]
-    return place or None
+def _prefix_of(location: str) -> str:
+    """The longest prefix that was registered; empty if there is none."""
+    prefix = location.rstrip("/")
+    while prefix and prefix not in _places:
+        prefix = prefix.rpartition("/")[0]
+    return prefix
 
 
 def _root_of(location: str) -> str | None:
@@ -181,8 +194,8 @@ def _lent_keys(prefix: str) -> Keys:
 def _borrow(location: Location) -> None:
     """Ask for keys, if none were lent for a location yet."""
     with _lock:
-        prefix = _prefix_of(location) or ""
-        if _root_of(location) is None or prefix in _own or _registered(location).lent:
+        place = _place_of(location)
+        if _root_of(location) is None or place.own or place.settings.lent:
             return
     borrow_again(location)
 
@@ -190,10 +203,10 @@ def _borrow(location: Location) -> None:
 def _renew(location: str) -> None:
     """Ask for other keys if those for a location are about to end."""
     with _lock:
-        due = _loans.get(_prefix_of(location) or "")
-    if due is None or time.time() < due[0]:
+        place = _place_of(location)
+    loan = place.loan
+    if loan is None or time.time() < place.renew_at:
         return
-    loan = due[1]
     if time.time() >= loan.until:
         loan.renew()
         return

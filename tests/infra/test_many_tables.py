@@ -14,6 +14,7 @@ from rich.console import Console
 
 from slotlake.bench.workload import CATALOG_VARIABLE, TABLES_VARIABLE, catalog_asked, tables_asked
 from slotlake.decoder.errors import PipelineFileError
+from slotlake.decoder.memory import Memory
 from slotlake.expectations.results import Report, TableResult
 from slotlake.infra.airflow import backfill, scheduling
 from slotlake.infra.cli.texts import look, work
@@ -138,12 +139,12 @@ def test_only_tables_that_a_batch_changed_are_compared_with_the_file(
     monkeypatch.setattr(pending, "_ASKED", (asked,))
     mirrors = [LakeName("shop", f"t{i}") for i in range(1000)]
     names = [*mirrors, LakeName("shop", "t0__history"), LakeName("shop", COMMITS)]
-    pipeline, lake = MagicMock(), LakeSettings("lake", f"sqlite:///{tmp_path}/x.db", "file:///x", "shop")
+    memory, lake = Memory(), LakeSettings("lake", f"sqlite:///{tmp_path}/x.db", "file:///x", "shop")
 
     def note(**changed: str) -> list[str]:
         listing = listing_of_rows(lake, [(*name, changed.get(name.table, "0")) for name in names])
-        pending.note_pending(pipeline, MagicMock(listing=listing, mirrors=lambda: dict.fromkeys(mirrors)))
-        return pending.noted_pending(pipeline)
+        pending.note_pending(memory, MagicMock(listing=listing, mirrors=lambda: dict.fromkeys(mirrors)))
+        return pending.noted_pending(memory)
 
     (both,) = note()
     assert "shop.t3" in both

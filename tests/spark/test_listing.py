@@ -227,7 +227,6 @@ def test_the_shapes_of_changed_tables_are_those_of_all(
         looked.append(table.pointer)
         return table.shape
 
-    monkeypatch.setattr(newest, "_known", {})
     monkeypatch.setattr(newest, "_shape", shape)
     monkeypatch.setattr(catalog_metadata, "load_top", lambda pointer: pointer)
     monkeypatch.setattr(catalog_metadata, "newest_position", lambda pointer: reached[pointer])
@@ -272,17 +271,16 @@ def test_only_tables_that_changed_are_checked_for_damage(
         looked.append(name)
         return [integrity.Damage(integrity.WRITTEN, name, "")] if name in damaged else []
 
-    monkeypatch.setattr(integrity, "_whole", {})
     monkeypatch.setattr(integrity, "_table_damage", damage)
     monkeypatch.setattr(catalog_metadata, "load_top", lambda pointer: pointer)
     monkeypatch.setattr(catalog_metadata, "newest_position", int)
     monkeypatch.setattr(catalog_metadata, "read_ahead", list)
-    key = ("uri", "lake", "shop", "test")
     pointers = {A: "1", B: "1", C: "1"}
 
     def found(pins: Pins, position: int = 5) -> list[LakeName]:
         looked.clear()
-        return [each.table for each in integrity._damages_of_all(key, _seen(lake, pointers), pins, position)]
+        damages = integrity._damages_of_all(lake, "test", _seen(lake, pointers), pins, position)
+        return [each.table for each in damages]
 
     pins = Pins.of({"shop.a": 1, "shop.b": 1, "shop.c": 1, "other.t": 1})
     assert found(pins) == [B]

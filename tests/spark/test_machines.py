@@ -12,13 +12,12 @@ import pyarrow as pa
 import pytest
 
 from slotlake.decoder.errors import SetupError
-from slotlake.spark import session as sessions
 from slotlake.spark.merge import rows as spark_rows
 from slotlake.spark.merge import sizes
 from slotlake.spark.merge.rows import frame_by_session, read_files, view_of_rows
 from slotlake.spark.merge.sizes import broadcast_bytes_max, cores_of, partitions_of, shuffle_partitions
 from slotlake.spark.properties import SHUFFLE_PARTITIONS, SparkChoices, require_answering, this_machine
-from slotlake.spark.session import open_session, shares_files, sibling
+from slotlake.spark.session import known_of, open_session, shares_files, sibling
 from tests.cluster import CONF
 
 _ROWS = pa.table(
@@ -164,9 +163,9 @@ def test_a_large_table_is_shuffled_in_more_parts(
     assert session.conf.get(SHUFFLE_PARTITIONS) == "4"
 
 
-def test_a_users_partitions_stay(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_users_partitions_stay(session: Any) -> None:
     own = sibling(session)
-    monkeypatch.setitem(sessions._given, own, {SHUFFLE_PARTITIONS: "7"})
+    known_of(own).given = {SHUFFLE_PARTITIONS: "7"}
     own.conf.set(SHUFFLE_PARTITIONS, "7")
     with shuffle_partitions(own, _metadata(1 << 40)):
         assert own.conf.get(SHUFFLE_PARTITIONS) == "7"

@@ -167,7 +167,7 @@ def test_on_rest_a_sync_asks_again_for_what_was_changed_only(
         lab.sync(insert(tables[0], id="1", v="1"))
         assert asked["list of names"] == 0, "the list of thousands of tables is a long answer"
         with open_catalog(lake) as catalog:
-            own, head = catalog.own_names(None), looks._looks[looks._key(lake)].head
+            own, head = catalog.own_names(None), lake.memory.of(looks.Looks).head
             assert asked.pop("list of names") == 1, "of another point than this process's last one"
             assert catalog.own_names(head) == own
             assert not asked["list of names"]
