@@ -1,65 +1,51 @@
 """Read whole tables while batches go on, and publish them where the lake is then.
 
 The lake is brought to the LSN L of a snapshot under the lock.  All rows are read under that snapshot without
-it.  Under the lock again, the lake is brought to a second snapshot, at P.  Let K be the keys that the batches
-between L and P name, old keys and new ones.  A row whose key is not in K is the same in both snapshots. So
-the tables at P are what was read, without the rows with a key in K, and the rows with a key in K as the
-second snapshot shows them (as in `infra.copy.forward`, whose conditions hold here too).
+it.  Under the lock again, the lake is brought to a second snapshot, at P, and the ranges to P by the keys
+that the batches between L and P name (`infra.copy.forward`, whose conditions hold here too).
 
 Invariant: the tables are published at P, exactly as the second snapshot shows them; or nothing is published,
-and the caller reads them again under the lock.  That is so if a table was altered, rewritten, truncated,
-copied or set aside meanwhile, if too many rows were changed, or if the change log lacks a batch.
+and the caller reads them again under the lock.  That is so if a table was altered or rewritten meanwhile, or
+is not as it was in the lake.  One that was truncated or copied, or of which too many rows were changed, or
+the change log lacks a batch, is read again as a whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from slotlake.decoder.catalog.fingerprints import TableFingerprint
 from slotlake.decoder.catalog.publications import SourceTable
-from slotlake.decoder.copy.parts import Part, whole_part
-from slotlake.decoder.copy.table import CopiedFile, CopyCrew, CopyJob
+from slotlake.decoder.copy.parts import Part
 from slotlake.decoder.errors import ChangedMeanwhileError
-from slotlake.decoder.failpoints import reach
-from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.advance.nonblocking import at_nonblocking_snapshot
 from slotlake.infra.backfill.batches_between import batches_between
-from slotlake.infra.backfill.publishing import backfill_point
-from slotlake.infra.backfill.report import TableBackfilled
-from slotlake.infra.copy.described import require_as_copied, schemas_at
-from slotlake.infra.copy.forward import distinct_keys, key_condition, named_keys, too_many
-from slotlake.infra.copy.tables import copy_into
-from slotlake.infra.journal.verified import copied_since, note_copied, read_verified
+from slotlake.infra.backfill.report import TableBackfilled, reports_of
+from slotlake.infra.copy.copying import Attempt, fill_tables
+from slotlake.infra.copy.described import Described
+from slotlake.infra.copy.forward import distinct_keys, named_keys, too_many
+from slotlake.infra.copy.record import CopyRecord
+from slotlake.infra.copy.tables import InPlace, clear_ranges, copy_in_place, replacement
+from slotlake.infra.journal.verified import copied_since, read_verified
 from slotlake.infra.schema.large_tables import replaced_in_place
 from slotlake.infra.selection.aside import tables_aside
-from slotlake.infra.selection.types import refuse_lossy_copy
-from slotlake.spark.exchange import make_directory
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
-    from slotlake.spark.copy.replace_ranged import RangedReplacement
-    from slotlake.spark.names import LakeName
-    from slotlake.spark.publish.place import CopyTarget
-    from slotlake.spark.tables.schema import TableSchema
+    from slotlake.spark.copy.replacement import Replacement
 
 BYTES_MIN = 16 << 20  # what is smaller is read in less than a second, and batches may wait for that
-_KEYS_PER_QUERY = 100_000
-_PURPOSE = "backfilling"
+_HOW: Final = InPlace("backfilling")
 
 
 def suits(pipeline: OpenPipeline, tables: Sequence[SourceTable]) -> bool:
-    """Return whether these tables can be read while batches go on, and are worth it.
-
-    Args:
-        pipeline: the pipeline, with its source and lake.
-    """
+    """Return whether these tables can be read while batches go on, and are worth it."""
     aside = tables_aside(pipeline)
     if any((table.schema, table.table) in aside for table in tables):
         return False
@@ -73,20 +59,39 @@ def suits(pipeline: OpenPipeline, tables: Sequence[SourceTable]) -> bool:
     return len(suited) == len(tables) and sum(sizes.values()) >= BYTES_MIN
 
 
+class _ByBatches(Attempt):
+    """Ranges that are brought forward by the batches of the change log: the slot was confirmed meanwhile."""
+
+    def changed(
+        self, pipeline: OpenPipeline, lsn: int, rows: Mapping[SourceTable, int], progress: Progressing
+    ) -> Mapping[SourceTable, pa.Table | None]:
+        """The keys that batches named since the first snapshot."""
+        chain = batches_between(pipeline, self.first, lsn)
+        verified = read_verified(pipeline.file.state_dir)
+        changed: dict[SourceTable, pa.Table | None] = {}
+        for table, count in rows.items():
+            keys = [named_keys(batch, table) for batch in chain or ()]
+            known = distinct_keys([each for each in keys if each is not None])
+            is_lost = chain is None or None in keys or copied_since(verified, table.quoted, self.first)
+            changed[table] = None if is_lost or too_many(known, count) else known
+            if changed[table] is None:
+                progress(f"copy {table.quoted}: changed meanwhile, so it is read again, and batches wait", 0)
+        return changed
+
+
 @dataclass
 class WholeTables:
     """A backfill of whole tables whose first LSN the lake has reached.
 
     Attributes:
         snapshot: the source's snapshot, under which all rows are read.
-        schemas, fingerprints: what the tables were there.
+        described: the tables as they were there.
         reports: what was read.
     """
 
     pipeline: OpenPipeline
     snapshot: ExportedSnapshot
-    schemas: Mapping[SourceTable, TableSchema]
-    fingerprints: Mapping[int, TableFingerprint]
+    described: Described
     reports: list[TableBackfilled] = field(default_factory=list)
     _is_read: bool = False
 
@@ -105,29 +110,25 @@ class WholeTables:
             tables: published tables that suit.
             resources: removes what was read.
         """
-        schemas, fingerprints = schemas_at(pipeline, snapshot, tables)
-        whole = cls(pipeline, snapshot, schemas, fingerprints)
+        whole = cls(pipeline, snapshot, Described.at(pipeline, snapshot, tables))
+        for error in whole.described.errors.values():
+            raise error
         whole._clear()
         resources.callback(whole._clear)
-        whole._place(snapshot.lsn).begin(schemas.values())
+        whole._place().begin(whole.described.schemas.values())
         return whole
 
     def read(self, progress: Progressing) -> None:
-        """Read all rows; without the lock.
+        """Read all rows, without the lock.
 
         Args:
             progress: called with the rows so far.
         """
-        place = self._place(self.snapshot.lsn)
-        for table, schema in self.schemas.items():
-            try:
-                files = copy_into(self.pipeline, table, self.snapshot, place.target(schema), progress)
-            except ChangedMeanwhileError:
-                return
-            rows = sum(file.rows for file in files)
-            names = f"{table.schema}.{table.table}", str(self._lake_name(schema))
-            self.reports.append(TableBackfilled(*names, rows))
-        self._is_read = True
+        attempt = _ByBatches(self._record, self.snapshot.lsn, finishes=False)
+        sides = self.pipeline, self._place(), self.described, self.snapshot
+        _, states = fill_tables(*sides, progress, attempt)
+        states.forget()
+        self._is_read = not self.described.errors
 
     def publish(self, wait_seconds: float, progress: Progressing) -> int | None:
         """Stage the rows, those that changed meanwhile as they are now, and publish them; under the lock.
@@ -143,99 +144,31 @@ class WholeTables:
             LakeError: Spark failed, or the lake was changed meanwhile; nothing was published.
         """
         with at_nonblocking_snapshot(self.pipeline, wait_seconds, progress) as later:
-            stale = self._stale(later.lsn) if self._is_read else None
+            tables, attempt = list(self.described.schemas), _ByBatches(self._record, self.snapshot.lsn)
             try:
-                if stale is not None:
-                    self._publish_at(later, stale, progress)
-                    return later.lsn
+                if self._is_read and self._are_in_lake():
+                    copied = copy_in_place(self.pipeline, tables, later, progress, _HOW, attempt)
+                    if len(copied.copies) == len(tables):
+                        self.reports = reports_of(tables, copied.copies)
+                        return later.lsn
             except ChangedMeanwhileError:
                 pass
         progress("tables were changed meanwhile: reading them again, and batches wait", 0)
-        self.reports.clear()
         return None
 
-    def _publish_at(
-        self, later: ExportedSnapshot, stale: Mapping[SourceTable, pa.Table], progress: Progressing
-    ) -> None:
-        require_as_copied(self.pipeline, self.schemas, self.fingerprints)
-        place = self._place(later.lsn)
-        place.begin(self.schemas.values())
-        for table, keys in stale.items():
-            schema = self.schemas[table]
-            progress(f"copy {table.quoted}: rows that changed meanwhile", keys.num_rows)
-            self._read_again(table, place.target(schema), keys, later)
-        require_as_copied(self.pipeline, self.schemas, self.fingerprints)
-        for number, (table, keys) in enumerate(stale.items()):
-            rows = place.register(self.schemas[table], keys if keys.num_rows else None)
-            self.reports[number] = replace(self.reports[number], rows=rows)
-        reach("backfill.staged")
-        names = [schema.source_name for schema in self.schemas.values()]
-        note_copied(self.pipeline.file.state_dir, names, later.lsn)
-        place.publish(names)
-
-    def _stale(self, position: int) -> dict[SourceTable, pa.Table] | None:
-        """The keys that were changed meanwhile, by table; None if they cannot be said, or are too many."""
+    def _are_in_lake(self) -> bool:
         from slotlake.spark.read.point import ReadPoint
 
-        chain = batches_between(self.pipeline, self.snapshot.lsn, position)
-        if chain is None:
-            return None
-        verified, aside = read_verified(self.pipeline.file.state_dir), tables_aside(self.pipeline)
-        present = {mirror.source_name for mirror in ReadPoint.latest(self.pipeline.lake).tables()}
-        stale: dict[SourceTable, pa.Table] = {}
-        for report, (table, schema) in zip(self.reports, self.schemas.items(), strict=True):
-            keys = [named_keys(batch, table) for batch in chain]
-            known = [each for each in keys if each is not None]
-            merged = distinct_keys(known)
-            if (
-                len(known) < len(keys)
-                or too_many(merged, report.rows)
-                or (table.schema, table.table) in aside
-                or schema.source_name not in present
-                or copied_since(verified, schema.source_name, self.snapshot.lsn)
-            ):
-                return None
-            stale[table] = merged
-        return stale
+        present = {mirror.source_name for mirror in ReadPoint.latest(self.pipeline.lake).followed()}
+        return present >= {schema.source_name for schema in self.described.schemas.values()}
 
-    def _read_again(
-        self, table: SourceTable, target: CopyTarget, keys: pa.Table, later: ExportedSnapshot
-    ) -> None:
-        """Read the rows with these keys as the later snapshot shows them."""
-        if not keys.num_rows:
-            return
-        again = target.again
-        make_directory(again.directory)
-        dsn = self.pipeline.source.dsn
-        with source_session(dsn, "planning the copy") as connection:
-            conditions = [
-                key_condition(connection, table, keys.slice(at, _KEYS_PER_QUERY))
-                for at in range(0, keys.num_rows, _KEYS_PER_QUERY)
-            ]
-        jobs = [
-            CopyJob(table, again, whole_part(table), f"again-{number:05d}", condition)
-            for number, condition in enumerate(conditions)
-        ]
-        files: dict[CopyJob, list[CopiedFile]] = {}
-        workers = self.pipeline.file.copy_workers
-        with CopyCrew(dsn, later.snapshot, jobs, workers=workers, done=files.__setitem__) as crew:
-            crew.wait(jobs)
-        read = [file for job in jobs for file in files.get(job, ())]
-        refuse_lossy_copy(self.pipeline, table, later, read)
+    @property
+    def _record(self) -> CopyRecord:
+        return CopyRecord(self.pipeline.file.state_dir / _HOW.purpose)
 
-    def _place(self, lsn: int) -> RangedReplacement:
-        from slotlake.spark.copy.replace_ranged import RangedReplacement
-
-        point = backfill_point(self.pipeline, lsn, list(self.schemas), 0)
-        return RangedReplacement(
-            self.pipeline.session, self.pipeline.lake, point, lambda schema: schema, _PURPOSE
-        )
-
-    def _lake_name(self, schema: TableSchema) -> LakeName:
-        return schema.lake_name(self.pipeline.lake.namespace)
+    def _place(self) -> Replacement:
+        return replacement(self.pipeline, list(self.described.schemas), self.snapshot.lsn, _HOW)
 
     def _clear(self) -> None:
-        from slotlake.spark.copy.replace_ranged import remove_ranges
-
-        names = [self._lake_name(schema) for schema in self.schemas.values()]
-        remove_ranges(self.pipeline.lake, names, _PURPOSE)
+        clear_ranges(self.pipeline, self.described.schemas.values(), _HOW)
+        self._record.forget()

@@ -31,12 +31,10 @@ from slotlake.infra.backfill import ahead
 from slotlake.infra.backfill.ahead import WholeTables
 from slotlake.infra.backfill.chosen import ChosenRows
 from slotlake.infra.backfill.named import named_tables
-from slotlake.infra.backfill.publishing import backfill_point, publish
-from slotlake.infra.backfill.report import BackfillReport, TableBackfilled
-from slotlake.infra.backfill.rows import amending, compare, read_rows, stage_rows
-from slotlake.infra.backfill.whole import stage_whole
+from slotlake.infra.backfill.report import BackfillReport, TableBackfilled, reports_of
+from slotlake.infra.backfill.rows import amending, compare, publish_rows, read_rows, stage_rows
 from slotlake.infra.config.private_files import with_private_files
-from slotlake.infra.copy.tables import copy_all
+from slotlake.infra.copy.tables import InPlace, backfill_point, copy_all, copy_in_place, require_all
 from slotlake.infra.selection.aside import record_aside, tables_aside
 from slotlake.infra.selection.tables import lake_schema, refuse_changed
 
@@ -252,10 +250,14 @@ class _Run:
         with self._at_snapshot(tables) as snapshot, ExitStack() as resources:
             if self.conditions:
                 _refuse_aside(self.pipeline, tables)
-            staged = [self._stage(table, snapshot, tables, resources) for table in present]
-            names = [name for names in staged for name in names]
-            whole = [table for table in tables if table not in self.conditions]
-            publish(self.pipeline, names, snapshot.lsn, tables, self.done, whole)
+                staged = [self._stage(table, snapshot, tables, resources) for table in present]
+                names = [name for names in staged for name in names]
+                publish_rows(self.pipeline, names, snapshot.lsn, tables, self.done)
+                return snapshot.lsn
+            if present:
+                replaced = copy_in_place(self.pipeline, present, snapshot, self.progress, InPlace())
+                require_all(present, replaced)
+                self.done += reports_of(present, replaced.copies)
             if absent:
                 copied = copy_all(self.pipeline, absent, snapshot, self.progress)
                 for error in copied.errors.values():
@@ -283,19 +285,14 @@ class _Run:
     ) -> list[LakeName]:
         from slotlake.spark.read.point import ReadPoint
 
-        point = backfill_point(self.pipeline, snapshot.lsn, tables, 0)
-        condition = self.conditions.get(table)
-        if condition is None:
-            names, report = stage_whole(self.pipeline, table, snapshot, point, self.progress)
-            self.done.append(report)
-            return names
-        latest = ReadPoint.latest(self.pipeline.lake)
+        latest, condition = ReadPoint.latest(self.pipeline.lake), self.conditions[table]
         difference = compare(self.pipeline, table, condition, snapshot, latest, self.progress)
         self.done.append(difference.report(self.pipeline, dry_run=False))
         if difference.is_empty:
             return []
         amendment = resources.enter_context(amending(self.pipeline, difference.mirror))
         rows = read_rows(self.pipeline, amendment, difference, snapshot, self.progress)
+        point = backfill_point(self.pipeline, snapshot.lsn, tables, 0)
         return stage_rows(amendment, difference, rows, point, self.progress)
 
 

@@ -23,10 +23,10 @@ from slotlake.decoder.server.position import source_position
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.advance.advance import advance
 from slotlake.infra.backfill.batches_between import batches_between
-from slotlake.infra.backfill.publishing import backfill_point, publish
 from slotlake.infra.backfill.report import TableBackfilled
-from slotlake.infra.backfill.rows import Difference, amending, compare, read_rows, stage_rows
+from slotlake.infra.backfill.rows import Difference, amending, compare, publish_rows, read_rows, stage_rows
 from slotlake.infra.backfill.whole import would_replace
+from slotlake.infra.copy.tables import backfill_point
 from slotlake.infra.journal.verified import copied_since, read_verified
 from slotlake.infra.readers import reading_noted
 from slotlake.infra.selection.aside import tables_aside
@@ -150,7 +150,7 @@ class ChosenRows:
             for each in self._read
             for name in stage_rows(each.amendment, each.difference, each.rows, point, progress)
         ]
-        publish(self.pipeline, names, position, self.tables, self.reports)
+        publish_rows(self.pipeline, names, position, self.tables, self.reports)
         return position
 
     def _holds(self, position: int) -> bool:

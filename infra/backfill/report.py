@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from slotlake.infra.reports import Report
+from slotlake.decoder.catalog.publications import SourceTable
+from slotlake.infra.reports import Report, TableCopy
 
 KEYS_SHOWN_MAX = 100
 
@@ -37,6 +39,14 @@ class TableBackfilled(Report):
         if self.inserted is None:
             return self.rows
         return self.inserted + (self.changed or 0) + (self.deleted or 0)
+
+
+def reports_of(tables: Sequence[SourceTable], copies: Sequence[TableCopy]) -> list[TableBackfilled]:
+    """Return the reports of whole tables that were all copied, in this order."""
+    return [
+        TableBackfilled(f"{table.schema}.{table.table}", copy.lake_table, copy.rows)
+        for table, copy in zip(tables, copies, strict=True)
+    ]
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from slotlake.decoder.copy.table import CopyCrew, CopyJob
 from slotlake.decoder.errors import LakeError, PipelineFileError, SourceError
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.backfill.report import KEYS_SHOWN_MAX, TableBackfilled
+from slotlake.infra.copy.tables import backfill_point
 from slotlake.infra.selection.types import refuse_lossy_copy
 from slotlake.infra.source.fingerprints import fingerprints_at, require_unchanged
 
@@ -204,6 +205,34 @@ def stage_rows(
     return amendment.stage(point, removed.keys, removed.rows - rows)
 
 
+def publish_rows(
+    pipeline: OpenPipeline,
+    names: Sequence[LakeName],
+    lsn: int,
+    tables: Sequence[SourceTable],
+    done: Sequence[TableBackfilled],
+) -> None:
+    """Publish what is staged, if anything is.
+
+    Args:
+        pipeline: the pipeline; its lock is held.
+        names: the lake tables in which something is staged.
+        lsn: where the lake stands.
+        tables: all that the backfill reads.
+        done: what was done to each of them.
+
+    Raises:
+        LakeError: the lake was changed meanwhile; nothing was published.
+    """
+    from slotlake.spark.publish.swap import publish_tables
+
+    if not names:
+        return
+    changed = {t.lake_table: t.changes for t in done if t.inserted is None or t.changes}
+    point = replace(backfill_point(pipeline, lsn, tables, sum(changed.values())), changed=changed)
+    publish_tables(pipeline.lake, point, names, start=lsn)
+
+
 def _read(
     pipeline: OpenPipeline,
     amendment: Amendment,
@@ -283,4 +312,4 @@ def _key_hashes(batch: pa.RecordBatch, columns: Sequence[LakeColumn], *, escaped
     return chain(texts, np.full(batch.num_rows, KEY_SEED, np.int64))
 
 
-__all__ = ["Difference", "amending", "compare", "read_rows", "stage_rows"]
+__all__ = ["Difference", "amending", "compare", "publish_rows", "read_rows", "stage_rows"]

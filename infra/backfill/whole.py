@@ -1,4 +1,4 @@
-"""Read whole tables again: what is staged for one, and what a dry run reports of it."""
+"""What a dry run reports of a whole table that would be read again."""
 
 from __future__ import annotations
 
@@ -8,51 +8,13 @@ from slotlake.decoder.catalog.publication_tables import require_filter
 from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.backfill.report import KEYS_SHOWN_MAX, TableBackfilled
-from slotlake.infra.copy.described import require_as_copied, schemas_at
-from slotlake.infra.copy.tables import copy_into
 from slotlake.spark.names import lake_table, postgres_name
 
 if TYPE_CHECKING:
     from slotlake.expectations.results import TableResult
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
-    from slotlake.spark.names import LakeName
-    from slotlake.spark.publish.commits import Point
     from slotlake.spark.read.point import ReadPoint
-
-
-def stage_whole(
-    pipeline: OpenPipeline,
-    table: SourceTable,
-    snapshot: ExportedSnapshot,
-    point: Point,
-    progress: Progressing,
-) -> tuple[list[LakeName], TableBackfilled]:
-    """Stage a table's rows, as the snapshot shows them, in place of all that the lake has of it.
-
-    Args:
-        pipeline: the pipeline, with its source and lake.
-        snapshot: the snapshot under which it is read.
-        point: the consistency point that the rows become part of.
-        progress: called with the rows so far.
-
-    Returns:
-        The lake tables to be published then, and the table's report.
-
-    Raises:
-        LakeError: Spark failed.
-    """
-    from slotlake.spark.copy.replace import Replacement
-
-    schemas, fingerprints = schemas_at(pipeline, snapshot, [table])
-    schema = schemas[table]
-    with Replacement.begin(pipeline.session, pipeline.lake, pipeline.name, schema) as replacement:
-        files = copy_into(pipeline, table, snapshot, replacement.target, progress)
-        require_as_copied(pipeline, schemas, fingerprints)
-        names = replacement.stage(point)
-    rows = sum(file.rows for file in files)
-    lake_name = schema.lake_name(pipeline.lake.namespace)
-    return names, TableBackfilled(f"{table.schema}.{table.table}", str(lake_name), rows)
 
 
 def would_replace(

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-from slotlake.infra.copy.steps import CopyStep
+from slotlake.infra.copy.states import CopyStep
 from slotlake.infra.journal.json_log import is_json
 from slotlake.infra.progress import Progressing, silent
 

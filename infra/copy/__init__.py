@@ -1,5 +1,7 @@
-"""Copies of tables: the initial copy, tables that join later, and copies that were cut off.
+"""Copies of tables: the engine that reads whole tables, its record, and the machines that share it.
 
-Others import `bootstrap`, `copying`, `described`, `forward`, `joining_record`, `states`, `steps`, `tables`,
+`copying` is the engine.  Who reads tables says when, which, and how they are published: `bootstrap` (the
+initial copy), `tables` (in place of what the lake has), `infra.joining`, `infra.backfill`, `infra.schema`.
+Others import `bootstrap`, `copying`, `described`, `forward`, `joining_record`, `record`, `states`, `tables`,
 `unfinished` and `worker`.
 """

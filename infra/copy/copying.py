@@ -1,11 +1,11 @@
-"""One copy of tables, from an exported snapshot to what readers see: ranges, registration, one publication.
+"""One copy of tables, from an exported snapshot to files that a lake's table can have: ranges, registration.
 
-Ranges of all tables are read in parallel, in the tables' order; a table is registered, out of sight, when its
-last range is there.  An `Attempt` (at an initial copy, or at tables that join:
-`infra.joining.joining_tables`) has a record, so that one that was cut off is continued: ranges that are
-recorded and whole stay, and are brought forward to the snapshot at hand (`infra.copy.forward`).
-Invariant: all tables are published together, each
-exactly as the snapshot shows it.
+All that reads whole tables goes through here.  A `Place` says where the files go, an `Attempt` what stays
+when the copy is cut off, and whether it is finished now.  Ranges of all tables are read in parallel, in the
+tables' order; a table is registered, out of sight, when its last range is there.  Ranges of an earlier
+attempt that are recorded and whole stay, and are brought forward to the snapshot at hand
+(`infra.copy.forward`).
+Invariant: a table that is registered is exactly as the snapshot shows it.
 """
 
 from __future__ import annotations
@@ -25,18 +25,17 @@ from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.copy.files import CopiedFile
 from slotlake.decoder.copy.parts import Part, plan_parts, whole_part
 from slotlake.decoder.copy.table import CopyCrew, CopyJob
-from slotlake.decoder.errors import SlotlakeError
+from slotlake.decoder.errors import ApplyError, SlotlakeError
 from slotlake.decoder.failpoints import reach
 from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.copy.described import Described, Looks
 from slotlake.infra.copy.forward import changed_keys, fingerprint, key_condition, publication_state
-from slotlake.infra.copy.record import CopyRecord, Recorded
+from slotlake.infra.copy.record import CopyRecord, Recorded, TableWork
 from slotlake.infra.copy.shared import SharedAttempt, shared_attempt
 from slotlake.infra.copy.states import CopyStates, TableProgress
-from slotlake.infra.copy.table_work import TableWork
 from slotlake.infra.reports import TableCopy
-from slotlake.infra.selection.aside import is_of_one_table
+from slotlake.infra.selection.aside import is_of_one_table, leave_out
 from slotlake.infra.selection.types import refuse_lossy_copy
 from slotlake.spark.exchange import make_directory
 
@@ -65,19 +64,21 @@ class Place(Protocol):
 
 @dataclass(frozen=True)
 class Attempt:
-    """One of the attempts at an initial copy.
+    """One of the attempts at a copy, each under a snapshot of its own.
 
     Attributes:
         record: what this and earlier attempts have on disk.
         first: LSN of the slot; earlier attempts' snapshots are there or later.
-        only_continues: only tables that have ranges already get more, and none is finished.
+        may_begin: tables of which there is nothing yet get ranges, too.
+        finishes: tables that are whole are registered.
         stopped: OIDs of tables of which nothing could be continued.
         machines: which have copied ranges, if several may → how many.
     """
 
     record: CopyRecord
     first: int
-    only_continues: bool = False
+    may_begin: bool = True
+    finishes: bool = True
     stopped: set[int] = field(default_factory=set)
     machines: dict[str, int] = field(default_factory=dict)
 
@@ -114,11 +115,6 @@ class Attempt:
         return True
 
 
-def never_finishes(attempt: Attempt | None) -> bool:
-    """Return whether an attempt finishes no table."""
-    return attempt is not None and attempt.only_continues
-
-
 def fill_tables(
     pipeline: OpenPipeline,
     copy: Place,
@@ -141,7 +137,6 @@ def fill_tables(
         The copies of the tables that are whole, and the states that `status` reads.
 
     Raises:
-        ApplyError: a value does not fit its column, and the pipeline file refuses that.
         SlotlakeError: something else than one table's error; or one that is to stop all.
     """
     how, complete = publication_state(pipeline, snapshot.snapshot)
@@ -151,7 +146,7 @@ def fill_tables(
         works.append(TableWork(table, schema, target, fingerprint(how, table, schema, target)))
     _plan(pipeline, works, snapshot, progress, attempt if complete else None)
     if attempt is not None:
-        if attempt.only_continues:
+        if not attempt.may_begin:
             attempt.stopped.update(work.table.relation_id for work in works if not work.done)
         works = [work for work in works if work.table.relation_id not in attempt.stopped]
         _record_ranges(attempt.record, works)
@@ -172,11 +167,11 @@ def _plan(
     with source_session(pipeline.source.dsn, "planning the copy") as connection:
         planned = plan_parts(connection, [work.table for work in works])
     recorded = {} if attempt is None else attempt.record.tables
-    may_grow = attempt is None or not attempt.only_continues
+    may_grow = attempt is None or attempt.may_begin
     for work in works:
         _resume_recorded(work, recorded.get(work.table.relation_id), planned[work.table], may_grow)
     resumed = [work for work in works if work.done]
-    if attempt is not None and resumed and not attempt.only_continues:
+    if attempt is not None and resumed and attempt.finishes:
         rows = {work.table: sum(file.rows for file in work.files) for work in resumed}
         changed = attempt.changed(pipeline, snapshot.lsn, rows, progress)
         reach("init.forwarded")
@@ -282,6 +277,7 @@ def _copy(
 ) -> list[TableCopy]:
     errors, looks = described.errors, Looks(described, [job for work in works for job in work.jobs])
     copies: list[TableCopy] = []
+    finishes = attempt is None or attempt.finishes
     ranges_resumed = {work.table: len(work.done) for work in works}
     with ExitStack() as stack:
         shared = None
@@ -310,8 +306,12 @@ def _copy(
             crew.wait(work.jobs, None if shared is None else shared.look)
             if shared is not None:
                 shared.complete(work, crew, errors)
-            if work.is_whole and work.table not in errors and not never_finishes(attempt):
-                copies.append(_registered(pipeline, copy, work, snapshot, states, ranges_resumed[work.table]))
+            if work.is_whole and work.table not in errors and finishes:
+                try:
+                    copied = _registered(pipeline, copy, work, snapshot, states, ranges_resumed[work.table])
+                    copies.append(copied)
+                except ApplyError as error:
+                    leave_out(pipeline, errors, work.table, error)
     if attempt is not None:
         attempt.machines.update(states.machines)
     return copies

@@ -7,7 +7,7 @@ and on disk:
     {"table": oid, "more": [part…], "partitions": text}         partitions that joined
     {"table": oid, "part": number, "files": [{name, rows, bytes, exact, received, sha256}…]}
 
-Where several machines make the copy, the last kind of line is a note of its own (`infra.sharing.ranges`), and
+Where several machines make the copy, the last kind of line is a note of its own (`infra.copy.ranges`), and
 the first kind has a text "beginning" by which these notes know that they are of these ranges.
 
 Invariant: a range that has a line here is whole; a line that a crash tore is no line.  The files are compared
@@ -25,14 +25,22 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
+from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.changelog.batches import sha256_of
 from slotlake.decoder.copy.files import CopiedFile
 from slotlake.decoder.copy.parts import Part
+from slotlake.decoder.copy.table import CopyJob
 from slotlake.decoder.errors import ChangeLogError
-from slotlake.infra.sharing.ranges import DoneRanges
+from slotlake.infra.copy.ranges import DoneRanges
 from slotlake.infra.state_file import shared_place
+
+if TYPE_CHECKING:
+    from slotlake.spark.publish.place import CopyTarget
+    from slotlake.spark.tables.schema import TableSchema
 
 _RANGES = "ranges.jsonl"
 _DONE = "done"
@@ -76,6 +84,45 @@ class Recorded:
             for number, files in self.files.items()
             if all(_intact(directory / str(file["name"]), file, delivered) for file in files)
         }
+
+
+@dataclass
+class TableWork:
+    """What is to be done for one table.
+
+    Attributes:
+        fingerprint: what its files depend on (`fingerprint`).
+        parts: its ranges.
+        done: number of a range → its files, if they are there.
+        stale_keys: keys whose rows in these files are read again; None when all is read now.
+        jobs: what is still to be read.
+        reread_files: files with the rows of the stale keys.
+    """
+
+    table: SourceTable
+    schema: TableSchema
+    target: CopyTarget
+    fingerprint: str
+    parts: list[Part] = field(default_factory=list)
+    done: dict[int, list[CopiedFile]] = field(default_factory=dict)
+    stale_keys: pa.Table | None = None
+    jobs: list[CopyJob] = field(default_factory=list)
+    reread_files: list[CopiedFile] = field(default_factory=list)
+
+    @property
+    def files(self) -> list[CopiedFile]:
+        """All files of the table."""
+        return [file for number in sorted(self.done) for file in self.done[number]] + self.reread_files
+
+    @property
+    def names(self) -> set[str]:
+        """The names of the files of its ranges."""
+        return {file.path.name for files in self.done.values() for file in files}
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all its ranges are done."""
+        return len(self.done) == len(self.parts)
 
 
 class CopyRecord:

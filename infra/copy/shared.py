@@ -1,8 +1,8 @@
 """The side of `init` in a copy that several machines make: it writes the plan, and waits for their ranges.
 
-All machines claim ranges, in the tables' order, and note those that they have done (`infra.sharing`).  This
-one also registers the tables and publishes them, as it does alone.  A range whose machine has gone is free
-again, and is copied here when its table is waited for, if no other machine was quicker.
+All machines claim ranges, in the tables' order, and note those that they have done.  This one also registers
+the tables and publishes them, as it does alone.  A range whose machine has gone is free again, and is copied
+here when its table is waited for, if no other machine was quicker.
 
 Invariant: a table gets the files that the notes of its ranges name, and no others, whatever killed or slow
 machines have left or still bring.
@@ -23,14 +23,12 @@ from slotlake.decoder.errors import LakeError, SlotlakeError
 from slotlake.decoder.failpoints import reach
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.archive.state import identity
-from slotlake.infra.copy.record import CopyRecord, range_note, recorded_file
+from slotlake.infra.copy.claims import FORMAT, CopyPlan, RangeClaims, remove_plan
+from slotlake.infra.copy.ranges import DoneRanges
+from slotlake.infra.copy.record import CopyRecord, TableWork, range_note, recorded_file
 from slotlake.infra.copy.states import CopyStates
-from slotlake.infra.copy.table_work import TableWork
 from slotlake.infra.locking.holder import description, text_of
 from slotlake.infra.selection.aside import Errors
-from slotlake.infra.sharing.claims import RangeClaims
-from slotlake.infra.sharing.plan import FORMAT, CopyPlan, remove_plan
-from slotlake.infra.sharing.ranges import DoneRanges
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline

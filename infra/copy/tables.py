@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from slotlake.decoder.catalog.publications import SourceTable, source_tables
-from slotlake.decoder.copy.table import CopiedFile, copy_table
+from slotlake.decoder.catalog.vanished import vanished_error
+from slotlake.decoder.failpoints import reach
 from slotlake.decoder.server.privileges import require_readable
 from slotlake.decoder.server.source import source_errors, source_session
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.decoder.slots.upgraded import xid_of_snapshot
 from slotlake.infra.config.modes import derived_modes
-from slotlake.infra.copy.described import Described, require_as_copied, schemas_at
+from slotlake.infra.copy.described import Described
 from slotlake.infra.copy.states import unmark_process
 from slotlake.infra.journal.verified import note_copied
 from slotlake.infra.reports import TableCopy
 from slotlake.infra.selection.aside import Errors, tables_aside
 from slotlake.infra.selection.tables import lake_selections, selected
-from slotlake.infra.selection.types import refuse_lossy_copy
+from slotlake.spark.names import postgres_name
 
 if TYPE_CHECKING:
     import psycopg
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     from slotlake.infra.copy.copying import Attempt
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
-    from slotlake.spark.copy.initial import CopyTarget, InitialCopy
+    from slotlake.spark.copy.initial import InitialCopy
+    from slotlake.spark.copy.replacement import Replacement
     from slotlake.spark.publish.commits import Point
     from slotlake.spark.tables.schema import TableSchema
 
@@ -114,10 +116,11 @@ def copy_all(
     Raises:
         SlotlakeError: something else than one table's error; or one that is to stop all.
     """
-    from slotlake.infra.copy.copying import fill_tables, never_finishes
+    from slotlake.infra.copy.copying import fill_tables
 
     described = Described.at(pipeline, snapshot, tables)
     schemas = described.schemas
+    finishes = attempt is None or attempt.finishes
     next_xid = xid_of_snapshot(pipeline.source.dsn, snapshot.snapshot)
     # The snapshot was made before: all that it shows was committed by then.
     committed_by = source_clock(pipeline)
@@ -128,7 +131,7 @@ def copy_all(
             copies = copies_of(copies, remaining)
             names = {each.table for each in copies}
             copy.leave_out([schema for schema in schemas.values() if schema.source_name not in names])
-            if copies or not (remaining or never_finishes(attempt)):
+            if copies or (finishes and not remaining):
                 rows = sum(each.rows for each in copies)
                 point = copy_point(pipeline, snapshot.lsn, "copy", rows, next_xid=next_xid)
                 note_copied(pipeline.file.state_dir, names, snapshot.lsn)
@@ -144,10 +147,10 @@ def _initial_copy(
     pipeline: OpenPipeline, schemas: Mapping[SourceTable, TableSchema], attempt: Attempt | None
 ) -> InitialCopy:
     """Begin copies out of sight; derived tables come with those that can be finished now."""
-    from slotlake.infra.copy.copying import never_finishes
     from slotlake.spark.copy.initial import InitialCopy
 
-    names = [] if never_finishes(attempt) else [(table.schema, table.table) for table in schemas]
+    finishes = attempt is None or attempt.finishes
+    names = [(table.schema, table.table) for table in schemas] if finishes else []
     return InitialCopy.begin(
         pipeline.session,
         pipeline.lake,
@@ -173,37 +176,6 @@ def source_clock(pipeline: OpenPipeline) -> datetime:
         return now.astimezone(UTC)
 
 
-def copy_into(
-    pipeline: OpenPipeline,
-    table: SourceTable,
-    snapshot: ExportedSnapshot,
-    target: CopyTarget,
-    progress: Progressing,
-) -> list[CopiedFile]:
-    """Write a table's rows, as seen in the snapshot, as Parquet files where the lake wants them.
-
-    Args:
-        pipeline: the pipeline, with its source.
-        snapshot: the snapshot under which it is read.
-        target: where the files go, with the names and ids of their columns.
-        progress: called with the rows so far.
-
-    Raises:
-        ApplyError: a value does not fit its column, and the pipeline file refuses that.
-    """
-    step = f"copy {table.quoted}: rows"
-    files = copy_table(
-        pipeline.source.dsn,
-        snapshot.snapshot,
-        table,
-        target,
-        workers=pipeline.file.copy_workers,
-        progress=lambda done: progress(step, done.rows),
-    )
-    refuse_lossy_copy(pipeline, table, snapshot, files)
-    return files
-
-
 def copy_point(
     pipeline: OpenPipeline, lsn: int, kind: str, rows: int, name: str = "", next_xid: str = ""
 ) -> Point:
@@ -226,27 +198,131 @@ def copy_point(
     return Point(pipeline.name, lsn, batch, digest="", kind=kind, changes=rows, origin=origin)
 
 
+@dataclass(frozen=True)
+class InPlace:
+    """How tables that the lake has get their content again.
+
+    Attributes:
+        purpose: where the ranges lie, as of `spark.copy.replacement.Replacement`.
+        final: a table's shape as it is published.
+        staged: the failpoint between staging and publication.
+        together: one table that cannot be copied ends all, and nothing is published.
+    """
+
+    purpose: str = "backfill"
+    final: Callable[[TableSchema], TableSchema] = lambda schema: schema
+    staged: str = "backfill.staged"
+    together: bool = True
+
+
+def copy_in_place(
+    pipeline: OpenPipeline,
+    tables: Sequence[SourceTable],
+    snapshot: ExportedSnapshot,
+    progress: Progressing,
+    how: InPlace,
+    attempt: Attempt | None = None,
+) -> Copied:
+    """As `copy_all`, in place of what the lake has of these tables, at whose position the snapshot is.
+
+    Args:
+        pipeline: the pipeline, with its source and lake.
+        tables: published tables that the lake has.
+        snapshot: the snapshot under which they are read.
+        progress: called with a `CopyStep`, the rows, and how many they will be.
+        how: where their ranges lie, and what is published.
+        attempt: as for `copy_all`.
+
+    Raises:
+        SlotlakeError: as `copy_all`.
+    """
+    from slotlake.infra.copy.copying import fill_tables
+
+    described = Described.at(pipeline, snapshot, tables)
+    place = replacement(pipeline, tables, snapshot.lsn, how)
+    try:
+        require_none(described.errors, how)
+        place.begin(described.schemas.values(), resumes=attempt is not None)
+        copies, states = fill_tables(pipeline, place, described, snapshot, progress, attempt)
+        copies = copies_of(copies, described.remaining())
+        require_none(described.errors, how)
+        if copies:
+            reach(how.staged)
+        names = {each.table for each in copies}
+        note_copied(pipeline.file.state_dir, names, snapshot.lsn)
+        place.publish(names)
+    except BaseException:
+        unmark_process(pipeline.file.state_dir)
+        raise
+    finally:
+        if attempt is None:
+            clear_ranges(pipeline, described.schemas.values(), how)
+    states.finish(copies)
+    clear_ranges(pipeline, [s for s in described.schemas.values() if s.source_name in names], how)
+    return Copied(copies, described.errors)
+
+
+def require_none(errors: Errors, how: InPlace) -> None:
+    """Raise one of these errors, if no table is to be published without the others."""
+    if how.together:
+        for error in errors.values():
+            raise error
+
+
+def replacement(pipeline: OpenPipeline, tables: Sequence[SourceTable], lsn: int, how: InPlace) -> Replacement:
+    """Where the copies of tables go that replace what the lake has, which stands at an LSN."""
+    from slotlake.spark.copy.replacement import Replacement
+
+    point = backfill_point(pipeline, lsn, tables, 0)
+    return Replacement(pipeline.session, pipeline.lake, point, how.final, how.purpose)
+
+
+def clear_ranges(pipeline: OpenPipeline, schemas: Iterable[TableSchema], how: InPlace) -> None:
+    """Remove the ranges of these tables."""
+    from slotlake.spark.copy.replacement import remove_ranges
+
+    names = [schema.lake_name(pipeline.lake.namespace) for schema in schemas]
+    remove_ranges(pipeline.lake, names, how.purpose)
+
+
+def backfill_point(pipeline: OpenPipeline, lsn: int, tables: Sequence[SourceTable], changes: int) -> Point:
+    """Describe the consistency point of tables, or rows of them, that are read again.
+
+    Args:
+        lsn: where the lake stands.
+        tables: all that are read.
+        changes: rows that are inserted, changed and deleted.
+    """
+    others = f"+{len(tables) - 1}" if len(tables) > 1 else ""
+    name = f"{postgres_name(tables[0].schema, tables[0].table)}{others}"
+    return copy_point(pipeline, lsn, "backfill", changes, name)
+
+
 def replace_content(
     pipeline: OpenPipeline, table: SourceTable, snapshot: ExportedSnapshot, progress: Progressing
 ) -> int:
-    """Replace a lake table's rows by those that the snapshot shows.
+    """Replace a lake table's rows by those that the snapshot shows; return how many they are.
 
     Args:
         pipeline: the pipeline, whose lake stands at the snapshot's LSN.
         snapshot: the snapshot under which it is read.
-        progress: called with the rows so far.
+        progress: called with a `CopyStep`, the rows, and how many they will be.
 
-    Returns:
-        The number of rows.
+    Raises:
+        VanishedError: the table was dropped.
     """
-    from slotlake.spark.copy.replace import Replacement
+    copied = copy_in_place(pipeline, [table], snapshot, progress, InPlace())
+    require_all([table], copied)
+    return copied.copies[0].rows
 
-    schemas, fingerprints = schemas_at(pipeline, snapshot, [table])
-    schema = schemas[table]
-    with Replacement.begin(pipeline.session, pipeline.lake, pipeline.name, schema) as replacement:
-        files = copy_into(pipeline, table, snapshot, replacement.target, progress)
-        require_as_copied(pipeline, schemas, fingerprints)
-        rows = sum(file.rows for file in files)
-        note_copied(pipeline.file.state_dir, [schema.source_name], snapshot.lsn)
-        replacement.publish(copy_point(pipeline, snapshot.lsn, "backfill", rows, schema.source_name))
-    return rows
+
+def require_all(tables: Sequence[SourceTable], copied: Copied) -> None:
+    """Check that none of the tables that were to be copied was dropped meanwhile.
+
+    Raises:
+        VanishedError: one was.
+    """
+    names = {copy.table for copy in copied.copies}
+    for table in tables:
+        if postgres_name(table.schema, table.table) not in names:
+            raise vanished_error(table.quoted)

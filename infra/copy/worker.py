@@ -28,19 +28,17 @@ from slotlake.decoder.failpoints import reach
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.archive.state import identity
 from slotlake.infra.config.private_files import privately
+from slotlake.infra.copy.claims import FORMAT, CopyPlan, RangeClaims, read_plan
 from slotlake.infra.copy.described import schemas_at
 from slotlake.infra.copy.forward import fingerprint, publication_state
-from slotlake.infra.copy.record import CopyRecord, range_note
+from slotlake.infra.copy.ranges import DoneRanges
+from slotlake.infra.copy.record import CopyRecord, TableWork, range_note
 from slotlake.infra.copy.shared import claims_of
-from slotlake.infra.copy.steps import CopyStep
-from slotlake.infra.copy.table_work import TableWork
+from slotlake.infra.copy.states import CopyStep
 from slotlake.infra.copy.tables import published_tables
 from slotlake.infra.copy.unfinished import record_of
 from slotlake.infra.progress import Progressing
 from slotlake.infra.reports import CopyWorkerReport
-from slotlake.infra.sharing.claims import RangeClaims
-from slotlake.infra.sharing.plan import FORMAT, CopyPlan, read_plan
-from slotlake.infra.sharing.ranges import DoneRanges
 from slotlake.spark.exchange import make_directory, remove_directory
 
 if TYPE_CHECKING:

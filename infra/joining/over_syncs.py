@@ -299,7 +299,7 @@ def _between_positions(
     record = kind.record(pipeline)
     joining = record.joining
     first = [joining[table.relation_id].since.visible for table in tables]
-    attempt = _Round(record, 0, only_continues=True, time=budget)
+    attempt = _Round(record, 0, may_begin=False, finishes=False, time=budget)
     with _snapshot(pipeline, first) as snapshot:
         if snapshot is None:
             return

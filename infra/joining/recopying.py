@@ -12,18 +12,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from slotlake.decoder.catalog.publications import SourceTable, published_names
-from slotlake.decoder.failpoints import reach
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.slot import ExportedSnapshot
-from slotlake.infra.copy.copying import Attempt, fill_tables
-from slotlake.infra.copy.described import Described
+from slotlake.infra.copy.copying import Attempt
 from slotlake.infra.copy.joining_record import RECOPYING_FOLDER
-from slotlake.infra.copy.states import unmark_process
-from slotlake.infra.copy.tables import Copied, copies_of, copy_point
+from slotlake.infra.copy.tables import Copied, InPlace, copy_in_place
 from slotlake.infra.joining import over_syncs
 from slotlake.infra.joining.over_syncs import CopyKind, copy_some
-from slotlake.infra.journal.verified import note_copied
 from slotlake.infra.schema.findings import drops_columns, with_copy_reason
 from slotlake.infra.schema.large_tables import copy_reason_of, resumable_by_size
 from slotlake.infra.selection.aside import tables_aside
@@ -33,7 +29,6 @@ from slotlake.spark.names import postgres_name
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
-    from slotlake.spark.copy.replace_ranged import RangedReplacement
     from slotlake.spark.names import LakeName
     from slotlake.spark.publish.aside import Name
     from slotlake.spark.tables.schema import TableSchema
@@ -110,48 +105,22 @@ def _copy(
     progress: Progressing,
     attempt: Attempt,
 ) -> Copied:
-    """As `infra.copy.tables.copy_all`, in place of what the lake has of these tables."""
-    described = Described.at(pipeline, snapshot, tables)
-    schemas = described.schemas
-    place = _replacement(pipeline, tables, snapshot.lsn)
-    try:
-        place.begin(schemas.values())
-        copies, states = fill_tables(pipeline, place, described, snapshot, progress, attempt)
-        copies = copies_of(copies, described.remaining())
-        reach("recopy.staged")
-        note_copied(pipeline.file.state_dir, {each.table for each in copies}, snapshot.lsn)
-        place.publish({each.table for each in copies})
-    except BaseException:
-        unmark_process(pipeline.file.state_dir)
-        raise
-    states.finish(copies)
-    names = {each.table for each in copies}
-    whole = [schema for schema in schemas.values() if schema.source_name in names]
-    _clear(pipeline, [schema.lake_name(pipeline.lake.namespace) for schema in whole])
-    return Copied(copies, described.errors)
-
-
-def _replacement(pipeline: OpenPipeline, tables: Sequence[SourceTable], lsn: int) -> RangedReplacement:
-    """Where the copies of tables go, which replace what the lake has at an LSN."""
-    from slotlake.spark.copy.replace_ranged import RangedReplacement
-
     reasons = {each.source_name: copy_reason_of(each) for each in tables_aside(pipeline).values()}
 
     def final_shape(schema: TableSchema) -> TableSchema:
         name = schema.source_name
-        reason = f"{format_lsn(lsn)}: {reasons.get(name, '')}"
+        reason = f"{format_lsn(snapshot.lsn)}: {reasons.get(name, '')}"
         return replace(with_copy_reason(schema, reason), drop=drops_columns(pipeline.file, name))
 
-    suffix = f"+{len(tables) - 1}" if len(tables) > 1 else ""
-    name = f"{postgres_name(tables[0].schema, tables[0].table)}{suffix}"
-    point = copy_point(pipeline, lsn, "backfill", 0, name)
-    return RangedReplacement(pipeline.session, pipeline.lake, point, final_shape)
+    how = replace(_IN_PLACE, final=final_shape)
+    return copy_in_place(pipeline, tables, snapshot, progress, how, attempt)
 
 
 def _clear(pipeline: OpenPipeline, names: Sequence[LakeName]) -> None:
-    from slotlake.spark.copy.replace_ranged import remove_ranges
+    from slotlake.spark.copy.replacement import remove_ranges
 
-    remove_ranges(pipeline.lake, names)
+    remove_ranges(pipeline.lake, names, _IN_PLACE.purpose)
 
 
+_IN_PLACE = InPlace("recopying", staged="recopy.staged", together=False)
 RECOPIED_TABLES = CopyKind(RECOPYING_FOLDER, SETTLING_AGAIN, "its copy was to begin", _copy, _clear)

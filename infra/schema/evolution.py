@@ -21,22 +21,27 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
+
 from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.catalog.vanished import VanishedError, vanished_error
 from slotlake.decoder.changelog.batches import Batch
-from slotlake.decoder.errors import SlotError, SlotlakeError
+from slotlake.decoder.errors import SlotError
 from slotlake.decoder.failpoints import reach
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.slots.slot import ExportedSnapshot, create_slot
 from slotlake.infra.schema.examination import examine
 from slotlake.infra.schema.findings import Findings, sidecar_of, with_copy_reason
-from slotlake.infra.selection.aside import leave_out, set_aside, setting_aside
+from slotlake.infra.selection.aside import set_aside, setting_aside
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import pyarrow as pa
+
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
+    from slotlake.spark.publish.place import CopyTarget, Names
     from slotlake.spark.publish.sidecar import BatchSidecar, TableCopy
     from slotlake.spark.tables.schema import TableSchema
 
@@ -198,6 +203,7 @@ def _write_copies(
     snapshot: ExportedSnapshot,
     progress: Progressing,
 ) -> None:
+    from slotlake.infra.copy.copying import fill_tables
     from slotlake.infra.copy.described import Described
     from slotlake.spark.publish import sidecar
     from slotlake.spark.publish.shape import write_schemas
@@ -207,21 +213,18 @@ def _write_copies(
     described = Described.at(pipeline, snapshot, list(findings.copies))
     incoming, contents = sidecar.begin(batch.path), sidecar_of(pipeline.file, findings)
     shapes = _shapes_of_copies(described.schemas, findings, snapshot, contents)
-    copies: dict[SourceTable, TableCopy] = {}
-    for number, (table, shape) in enumerate(shapes.items()):
-        place, reason = incoming / f"t{number}", findings.copies[table]
-        try:
-            copies[table] = _copied(pipeline, table, shape, snapshot, place, reason, progress)
-            described.look([table])
-        except SlotlakeError as error:
-            leave_out(pipeline, described.errors, table, error)
+    described = replace(described, schemas=shapes)
+    reasons = {shape.source_name: findings.copies[table] for table, shape in shapes.items()}
+    place = _SidecarPlace(incoming, reasons)
+    _, states = fill_tables(pipeline, place, described, snapshot, progress, None)
+    states.forget()
     remaining = described.remaining()
     for table in findings.copies.keys() - remaining.keys() - described.errors.keys():
         raise vanished_error(table.quoted)
     for trouble in described.errors.values():
         set_aside(pipeline, trouble)
     reach("evolve.copied")
-    contents = replace(contents, copies=tuple(copies[table] for table in remaining))
+    contents = replace(contents, copies=tuple(place.copies[each.source_name] for each in remaining.values()))
     sidecar.finish(batch.path, incoming, contents)
     reach("evolve.noted")
 
@@ -240,20 +243,33 @@ def _shapes_of_copies(
     return shapes
 
 
-def _copied(
-    pipeline: OpenPipeline,
-    table: SourceTable,
-    shape: TableSchema,
-    snapshot: ExportedSnapshot,
-    directory: Path,
-    reason: str,
-    progress: Progressing,
-) -> TableCopy:
-    """Copy a table's rows, as the snapshot shows them, into a new directory of the sidecar."""
-    from slotlake.infra.copy.tables import copy_into
-    from slotlake.spark.publish.sidecar import TableCopy
+class _SidecarPlace:
+    """Where copies of tables go that are part of a batch, which Spark reads when it is applied.
 
-    directory.mkdir()
-    copied = TableCopy(shape, directory, 0, reason)
-    files = copy_into(pipeline, table, snapshot, copied.target, progress)
-    return replace(copied, rows=sum(file.rows for file in files))
+    Attributes:
+        copies: those that are whole, by table as PostgreSQL writes it.
+    """
+
+    def __init__(self, incoming: Path, reasons: Mapping[str, str]) -> None:
+        self._incoming, self._reasons = incoming, reasons
+        self._numbers = {name: number for number, name in enumerate(reasons)}
+        self.copies: dict[str, TableCopy] = {}
+
+    def target(self, schema: TableSchema) -> CopyTarget:
+        """Return where a table's files go."""
+        return self._copy(schema).target
+
+    def register(self, schema: TableSchema, stale: pa.Table | None = None, names: Names = None) -> int:
+        """Make the files that are there a table's copy; return its rows."""
+        copied = self._copy(schema)
+        rows = sum(pq.read_metadata(path).num_rows for path in copied.directory.glob("*.parquet"))
+        self.copies[schema.source_name] = replace(copied, rows=rows)
+        return rows
+
+    def _copy(self, schema: TableSchema) -> TableCopy:
+        from slotlake.spark.publish.sidecar import TableCopy
+
+        name = schema.source_name
+        directory = self._incoming / f"t{self._numbers[name]}"
+        directory.mkdir(exist_ok=True)
+        return TableCopy(schema, directory, 0, self._reasons[name])

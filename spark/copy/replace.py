@@ -1,4 +1,4 @@
-"""Replaces the whole content of a lake table by rows read again from the source at an exact LSN.
+"""Stages rows read again from the source, at an exact LSN, as the whole content of a lake table.
 
 The new content is staged like a batch (all rows go, the new ones come) and published like one, so
 the table keeps its history, and readers see the old content or the new.  Tables beside it
@@ -12,31 +12,28 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from slotlake.decoder.errors import DamagedError
 from slotlake.decoder.failpoints import reach
-from slotlake.spark import exchange
 from slotlake.spark.catalog.base import load_one
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.copy import marked
 from slotlake.spark.copy.manifests import with_nothing_staged
 from slotlake.spark.copy.stale_rows import key_condition
 from slotlake.spark.history.new_tables import copy_source, take_copy
-from slotlake.spark.history.reserved_columns import rename_reserved_columns
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.maintenance.unreadable import require_manifests
 from slotlake.spark.merge.rows import read_files, view_of_rows
 from slotlake.spark.merge.run import Work, apply_shape, run_statements, run_steps, stage_shape
-from slotlake.spark.names import LakeName, quote
+from slotlake.spark.names import quote
 from slotlake.spark.publish.commits import Point
-from slotlake.spark.publish.derived_tables import empty_insert, load_derived_tables, with_derived_names
+from slotlake.spark.publish.derived_tables import empty_insert
 from slotlake.spark.publish.place import CopyTarget, companions_in
 from slotlake.spark.publish.sidecar import TableCopy
-from slotlake.spark.publish.swap import Loaded, Published, load, publish_tables, require_owner, reset_stage
+from slotlake.spark.publish.swap import Loaded, Published, publish_tables, require_owner, reset_stage
 from slotlake.spark.session import shares_files
 from slotlake.spark.storage.location import Location
 from slotlake.spark.tables import metadata as catalog_metadata
@@ -48,93 +45,13 @@ from slotlake.spark.tables.settle import settle
 Content = Callable[[Work, TableCopy, TableSchema, Collection[str], "pa.Table | None"], None]
 
 
-class Replacement:
-    """``with Replacement.begin(...) as it``: write files to ``it.target``, then ``it.publish(point)``.
-
-    ``point.position`` must be the lake's position: sync up to the snapshot's LSN first.  ``point.batch``
-    must be new each time.  A table that the lake lacks is not for this: add it with
-    :class:`spark.copy.initial.InitialCopy`.
-
-    Attributes:
-        target: where the files go, and what their columns are called.
-        schema: the table as it will be in the lake.
-    """
-
-    def __init__(
-        self, session: SparkSession, lake: LakeSettings, table_copy: TableCopy, name: LakeName
-    ) -> None:
-        self._session = session
-        self._lake = lake
-        self._table_copy = table_copy
-        self._name = name
-        self.schema = table_copy.schema
-
-    @property
-    def target(self) -> CopyTarget:
-        """Where the files go."""
-        return replace(self._table_copy.target, lake_table=str(self._name))
-
-    @classmethod
-    def begin(
-        cls, session: SparkSession, lake: LakeSettings, pipeline: str, schema: TableSchema
-    ) -> Replacement:
-        """Make an empty directory for the files.
-
-        Args:
-            pipeline: the pipeline that the table must belong to.
-
-        Raises:
-            LakeError: the lake has no such table, or it is not this pipeline's.
-        """
-        name = schema.lake_name(lake.namespace)
-        require_owner(_load(lake, name), pipeline)
-        parts = (lake, "backfill", name.namespace, name.table)
-        exchange.remove_directory(exchange.exchange_directory(*parts))
-        return cls(
-            session, lake, TableCopy(schema, exchange.exchange_directory(*parts), 0, "asked for"), name
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        exchange.remove_directory(self._table_copy.directory)
-
-    def publish(self, point: Point) -> Published:
-        """Stage the new content and publish it.
-
-        Raises:
-            ApplyError: the lake does not stand at the point.
-            LakeError: Spark failed, or the lake was changed meanwhile; nothing was published.
-        """
-        point = replace(point, changed={str(self._name): point.changes})
-        return publish_tables(self._lake, point, self.stage(point), start=point.position)
-
-    def stage(self, point: Point) -> list[LakeName]:
-        """Stage the new content; the tables to be published then, together with others if need be.
-
-        Raises:
-            LakeError: Spark failed.
-        """
-        with open_catalog(self._lake) as catalog:
-            pointers = catalog.pointers_of(with_derived_names([self._name]))
-            table = load(pointers, self._name)
-            table, derived = rename_reserved_columns(
-                catalog, table, load_derived_tables(pointers, self._name)
-            )
-            reset_stage(catalog, [table, *derived.values()])
-        work = Work(lambda: self._session, self._lake, point, table, self._table_copy.directory)
-        stage_copy(work, self._table_copy, derived)
-        return [*(each.name for each in derived.values()), self._name]
-
-
 def publish_wider_columns(
     session: SparkSession, lake: LakeSettings, point: Point, schema: TableSchema
 ) -> Published:
     """Publish another shape of a table, whose columns only became wider, with the rows that it has.
 
     Args:
-        point: as for :class:`Replacement`.
+        point: as for `spark.copy.replacement.Replacement`.
 
     Raises:
         ApplyError: the lake does not stand at the point.
@@ -313,8 +230,3 @@ def _view(work: Work, target: CopyTarget, schema: TableSchema, place: Path) -> I
         yield view
     finally:
         work.session.catalog.dropTempView(view)
-
-
-def _load(lake: LakeSettings, name: LakeName) -> Loaded:
-    with open_catalog(lake) as catalog:
-        return load_one(catalog, name)

@@ -14,10 +14,8 @@ from slotlake.infra.joining import recopying
 from slotlake.spark.exchange import exchange_path
 from slotlake.spark.read.point import ReadPoint
 from tests.conftest import Database
-from tests.e2e.joining_kinds import KINDS, Joining
 from tests.e2e.joins import BIG, PART_BYTES, begun, ready
-
-REWRITTEN = "ALTER TABLE big ALTER t TYPE text USING t || '!'"
+from tests.e2e.over_syncs_kinds import KINDS, Joining
 
 
 def small_and_slow(patch: pytest.MonkeyPatch) -> None:
@@ -34,6 +32,7 @@ def ranges(pipeline: Pipeline, table: str = BIG) -> int:
 class Recopying(Joining):
     """A pipeline with a table that the lake has, and that is copied again."""
 
+    record = "recopying"
     old: Counter[Any]
 
     def begin(self) -> None:
@@ -51,11 +50,11 @@ class Recopying(Joining):
         """So long may a sync copy."""
         object.__setattr__(self.pipeline.file.source, "copy_seconds_per_sync", seconds)
 
-    def half(self, rewritten: str = REWRITTEN) -> None:
+    def half(self) -> None:
         """It is rewritten; until some ranges are copied again, and some are not."""
         self.old = Counter(ReadPoint.latest(self.pipeline.lake).rows("big"))
         self.change()
-        self.run(rewritten)
+        self.run(self.kind.rewritten)
         for wanted in (0, 1, 2):
             self.change()
             report = self.pipeline.sync()
@@ -67,6 +66,15 @@ class Recopying(Joining):
         """They are the source, and this table what it was."""
         self.equal("small")
         assert Counter(ReadPoint.latest(self.pipeline.lake).rows("big")) == self.old
+
+    def verified(self) -> None:
+        """What a comparison says while it is half copied: it is not equal."""
+        assert not self.pipeline.verify().equal
+        self.others_go_on()
+
+    @property
+    def progress(self) -> dict[str, str]:
+        return recopying.progress_by_table(self.pipeline)
 
     def sound(self) -> None:
         super().sound()

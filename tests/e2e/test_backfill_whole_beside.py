@@ -141,7 +141,8 @@ def test_what_cannot_be_brought_in_is_read_again_under_the_lock(
     both, under_lock = damaged
     with happening("backfill.read", _batches(both, AGAIN[what], "UPDATE items SET v = 'l' WHERE id = 2")):
         both[1].backfill(CHOSEN)
-    assert under_lock == ["under the lock"]
+    # What the engine can bring to the later snapshot, it does table by table.
+    assert under_lock == (["under the lock"] if what == "altered" else [])
 
 
 @pytest.mark.skipif(not LONG, reason="some seconds")

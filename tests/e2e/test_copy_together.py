@@ -21,11 +21,11 @@ from slotlake import Pipeline
 from slotlake.decoder.copy.reading import take_snapshot
 from slotlake.decoder.errors import PipelineFileError
 from slotlake.decoder.failpoints import happening
+from slotlake.infra.copy.claims import APPLICATION_NAME
 from slotlake.infra.copy.record import CopyRecord
 from slotlake.infra.copy.worker import NoCopyError
 from slotlake.infra.local.object_store import LocalObjectStore
 from slotlake.infra.reports import CopyWorkerReport
-from slotlake.infra.sharing.claims import APPLICATION_NAME
 from slotlake.spark import lake_files
 from tests.conftest import Database, fresh_database
 from tests.e2e.oracle import assert_equal, pipeline_file

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from slotlake.decoder.errors import SourceError
-from slotlake.infra.sharing.claims import RangeClaims
-from slotlake.infra.sharing.ranges import DoneRanges
+from slotlake.infra.copy.claims import RangeClaims
+from slotlake.infra.copy.ranges import DoneRanges
 from tests.conftest import Database
 
 pytestmark = pytest.mark.server

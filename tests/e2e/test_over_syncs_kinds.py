@@ -1,5 +1,8 @@
 # ruff: noqa: E501  (a statement is read as a line)
-"""Kinds of tables that join, and what happens to them half copied: the lake is the source, at exact LSNs."""
+"""Tables copied over several syncs, as new ones and again: kinds of them, and what happens to them half copied.
+
+One suite for both policies of the engine: the lake is the source, at exact LSNs.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,14 @@ from typing import Any
 import pytest
 
 from slotlake.decoder.errors import SlotlakeError
-from slotlake.infra.joining import joining_tables
 from slotlake.infra.local.postgres import temporary_postgres
 from tests import catalogs
 from tests.catalogs import lake_options
 from tests.conftest import Database, fresh_database
 from tests.decoder.servers.standby import SLOT, replayed_to, standby_of
-from tests.e2e.joining_kinds import BY_KEY, KINDS, Joining
-from tests.e2e.joins import BIG, LONG, PART_BYTES, SMALL, begun, ended_at, ranges, ready
+from tests.e2e.joins import BIG, LONG, PART_BYTES, begun, ended_at, ranges, ready
+from tests.e2e.over_syncs_kinds import EVENTS, KINDS, Joining
+from tests.e2e.recopies import recopying_of, small_and_slow
 from tests.e2e.test_beside import past
 from tests.e2e.test_failover import (
     CONF,
@@ -37,15 +40,27 @@ from tests.storage import files_folder, files_in
 pytestmark = pytest.mark.timeout(900)
 
 
+POLICIES = ("joins", "again")
+
+
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slotlake.decoder.copy.parts.PART_BYTES", PART_BYTES)
 
 
-def _joining(
-    stack: ExitStack, database: Database, folder: Path, connect: str, kind: str, **how: Any
+def _made(
+    stack: ExitStack,
+    database: Database,
+    folder: Path,
+    connect: str,
+    kind: str,
+    policy: str = "joins",
+    **how: Any,
 ) -> Joining:
-    """A pipeline, closed with the stack, with a published table of which nothing is copied."""
+    """A pipeline, closed with the stack, with a table of which nothing is copied yet, or that is followed."""
+    if policy == "again":
+        small_and_slow(stack.enter_context(pytest.MonkeyPatch.context()))
+        return recopying_of(stack, database, folder, connect, kind, **how)
     made = Joining(database, begun(database, folder, connect, **how), KINDS[kind])
     stack.callback(made.close)
     made.publish()
@@ -53,62 +68,33 @@ def _joining(
 
 
 @pytest.mark.skipif(not LONG, reason="SLOTLAKE_TEST_LONG=1 runs it")
+@pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_kinds(database: Database, connect: str, tmp_path: Path, kind: str) -> None:
+def test_kinds(database: Database, connect: str, tmp_path: Path, kind: str, policy: str) -> None:
     """Rows change their key, and move between partitions, into a filter and out of it, at every stage."""
     with ExitStack() as stack:
-        made = _joining(stack, database, tmp_path, connect, kind)
+        made = _made(stack, database, tmp_path, connect, kind, policy)
         made.half()
-        assert made.joined() > 2
+        assert made.joined() > 1
         made.sound()
 
 
-# kind, what happens to it half copied, and what the lake holds in the end where that is something else.
-EVENTS = {
-    "attached": ("root", "UPDATE aside SET v = -9 WHERE id % 3 = 0; ALTER TABLE big ATTACH PARTITION aside FOR VALUES FROM (30) TO (40); UPDATE big SET day = 35 WHERE id % 17 = 1 AND id > 600", None),
-    "born": ("root", "CREATE TABLE big_5 PARTITION OF big FOR VALUES FROM (40) TO (50); UPDATE big SET day = 45 WHERE id % 17 = 1", None),
-    "detached": ("root", "ALTER TABLE big DETACH PARTITION big_2; UPDATE big_2 SET v = 7", None),
-    "detached and back": ("root", "ALTER TABLE big DETACH PARTITION big_2; UPDATE big_2 SET v = 7; ALTER TABLE big ATTACH PARTITION big_2 FOR VALUES FROM (10) TO (20)", None),
-    "cut off": ("root", "TRUNCATE big_2; INSERT INTO big_2 SELECT i, 12, i, 'after' FROM generate_series(1, 9) i", None),
-    "partition gone": ("root", "DROP TABLE big_2", None),
-    "partition renamed": ("root", "ALTER TABLE big_1 RENAME TO big_old", None),
-    "partitions swapped": ("root", "ALTER TABLE big_1 RENAME TO x; ALTER TABLE big_3 RENAME TO big_1; ALTER TABLE x RENAME TO big_3", None),
-    "other filter": ("published by key", "ALTER PUBLICATION shop SET TABLE small, big (v, id, t) WHERE (v > 300)", "(SELECT id, v, t FROM big WHERE v > 300) q"),
-    "filter and back": ("published by key", f"ALTER PUBLICATION shop SET TABLE small, big (v, id, t) WHERE (v > 300); UPDATE big SET t = 'unseen' WHERE v < 300; ALTER PUBLICATION shop SET TABLE small, {BY_KEY}", None),
-    "other columns": ("published by key", "ALTER PUBLICATION shop SET TABLE small, big (v, id, secret) WHERE (v > 0)", "(SELECT id, v, secret FROM big WHERE v > 0) q"),
-    "file's filter": ("taken by key", "FILE  big: {filter: v > 300, columns: [id, v, secret]}\n", "(SELECT id, v, secret FROM big WHERE v > 300) q"),
-    "renamed and back": ("plain", "ALTER TABLE big RENAME TO other; UPDATE other SET v = 9 WHERE id % 3 = 0; SYNC; UPDATE other SET v = 8 WHERE id % 4 = 0; ALTER TABLE other RENAME TO big", None),
-    "renamed and back at once": ("plain", "ALTER TABLE big RENAME TO other; UPDATE other SET v = 9 WHERE id % 3 = 0; ALTER TABLE other RENAME TO big", None),
-    "to another schema and back": ("plain", "CREATE SCHEMA s; ALTER TABLE big SET SCHEMA s; UPDATE s.big SET v = 9 WHERE id % 3 = 0; SYNC; ALTER TABLE s.big SET SCHEMA public", None),
-    "column added": ("plain", "ALTER TABLE big ADD x int DEFAULT 7; UPDATE big SET x = 8 WHERE id < 50", None),
-    "column dropped": ("plain", "ALTER TABLE big DROP secret; UPDATE big SET v = 5 WHERE id < 50", None),
-    "key renamed": ("plain", "ALTER TABLE big RENAME id TO k; UPDATE big SET v = 5 WHERE k < 50; SYNC; ALTER TABLE big RENAME k TO id", None),
-    "key retyped": ("plain", "ALTER TABLE big ALTER id TYPE bigint; UPDATE big SET id = id + 5000000000 WHERE id < 50", None),
-    "other key": ("plain", "ALTER TABLE big DROP CONSTRAINT big_pkey, ADD PRIMARY KEY (id, v); UPDATE big SET v = v + 5000 WHERE id < 90", None),
-    "identity full": ("plain", "ALTER TABLE big REPLICA IDENTITY FULL; UPDATE big SET id = -id WHERE id < 90", None),
-    "identity index": ("plain", "CREATE UNIQUE INDEX i ON big (id, v); ALTER TABLE big REPLICA IDENTITY USING INDEX i; UPDATE big SET id = -id WHERE id < 90", None),
-    "truncated": ("plain", "TRUNCATE big; INSERT INTO big SELECT i, i, 'after' FROM generate_series(1, 900) i", None),
-    "cut off in one transaction": ("plain", "BEGIN; UPDATE big SET v = 1; TRUNCATE big; INSERT INTO big SELECT i, i, 'after' FROM generate_series(1, 900) i; COMMIT", None),
-    "looked after": ("plain", "MAINTAIN; VERIFY", None),
-    "read again": ("plain", "BACKFILL", None),
-}  # fmt: skip
-FEW_EVENTS = ("partitions swapped",)
+EACH = [(event, policy) for event in EVENTS for policy in POLICIES]
+FEW = [("partitions swapped", "joins"), ("truncated", "again")]
 
 
-@pytest.mark.parametrize("event", EVENTS if LONG else FEW_EVENTS)
-def test_events(database: Database, connect: str, tmp_path: Path, event: str) -> None:
+@pytest.mark.parametrize(("event", "policy"), EACH if LONG else FEW)
+def test_events(database: Database, connect: str, tmp_path: Path, event: str, policy: str) -> None:
     kind, what, shown = EVENTS[event]
     with ExitStack() as stack:
-        made = _joining(stack, database, tmp_path, connect, kind)
+        made = _made(stack, database, tmp_path, connect, kind, policy)
         made.half()
         happens(made, what)
         if shown:
             made.tables["big"] = shown
         if "big_2" in what and "ATTACH" not in what:
-            made.kind = replace(
-                made.kind,
-                rows=tuple(r.replace("day < 30", "day NOT BETWEEN 10 AND 19") for r in made.kind.rows),
-            )
+            rows = tuple(r.replace("day < 30", "day NOT BETWEEN 10 AND 19") for r in made.kind.rows)
+            made.kind = replace(made.kind, rows=rows)
         made.joined()
         made.sound()
 
@@ -123,11 +109,12 @@ def happens(made: Joining, what: str) -> None:
         match statement:
             case "SYNC":
                 made.pipeline.sync()
-                made.equal("small")
+                made.others_go_on()
             case "MAINTAIN":
                 made.pipeline.maintain()
+                made.others_go_on()
             case "VERIFY":
-                assert list(made.pipeline.verify().tables) == [SMALL]
+                made.verified()
             case "BACKFILL":
                 made.pipeline.backfill("big")
                 assert BIG in ready(made.pipeline)
@@ -136,20 +123,56 @@ def happens(made: Joining, what: str) -> None:
 
 
 @pytest.mark.skipif(not LONG, reason="SLOTLAKE_TEST_LONG=1 runs it")
-def test_gone(database: Database, connect: str, tmp_path: Path) -> None:
+def test_gone_before_it_joined(database: Database, connect: str, tmp_path: Path) -> None:
     """Dropped at the source, and renamed to what is another table of the lake: nothing of it is left."""
     with ExitStack() as stack:
-        made = _joining(stack, database, tmp_path, connect, "plain")
+        made = _made(stack, database, tmp_path, connect, "plain")
         made.half()
         made.database.execute("ALTER TABLE big RENAME TO renamed; UPDATE small SET v = -1")
         made.pipeline.sync()
-        assert joining_tables.progress_by_table(made.pipeline).keys() == {"public.renamed"}
+        assert made.progress.keys() == {"public.renamed"}
         made.database.execute("DROP TABLE renamed; UPDATE small SET v = -2")
         made.pipeline.sync()
         made.equal("small")
-        assert joining_tables.progress_by_table(made.pipeline) == {}
+        assert made.progress == {}
         place = files_folder(tmp_path) / "shop"
         assert {path.relative_to(place).parts[0] for path in files_in(place)} == {"small", "commits"}
+
+
+@pytest.mark.skipif(not LONG, reason="SLOTLAKE_TEST_LONG=1 runs it")
+@pytest.mark.parametrize(
+    "gone", ["ALTER TABLE big RENAME TO renamed", "DROP TABLE big", "ALTER PUBLICATION shop DROP TABLE big"]
+)
+def test_gone_while_it_is_copied_again(database: Database, connect: str, tmp_path: Path, gone: str) -> None:
+    """It is not published under its name any more: nothing half copied stays, its old content does."""
+    with ExitStack() as stack:
+        small_and_slow(stack.enter_context(pytest.MonkeyPatch.context()))
+        made = recopying_of(stack, database, tmp_path, connect)
+        made.half()
+        database.execute(gone)
+        database.execute("UPDATE small SET v = -1")
+        made.pipeline.sync()
+        made.others_go_on()
+        assert made.progress == {}
+        assert made.pipeline.status().alarms == []
+        made.left_nothing()
+        if "RENAME" in gone:
+            for _ in range(30):
+                if "public.renamed" in made.pipeline.sync().added_tables:
+                    break
+            made.tables = {"small": "small", "renamed": "renamed"}
+            made.equal()
+
+
+@pytest.mark.skipif(not LONG, reason="SLOTLAKE_TEST_LONG=1 runs it")
+def test_dropped(database: Database, connect: str, tmp_path: Path) -> None:
+    """The pipeline is dropped: no file of a half copied table stays."""
+    with ExitStack() as stack:
+        small_and_slow(stack.enter_context(pytest.MonkeyPatch.context()))
+        made = recopying_of(stack, database, tmp_path, connect)
+        made.half()
+        made.pipeline.drop()
+        made.left_nothing()
 
 
 # -- the worst days -----------------------------------------------------------------------------------
@@ -175,13 +198,15 @@ WORST = {
 
 
 @pytest.mark.skipif(not LONG, reason="SLOTLAKE_TEST_LONG=1 runs it")
+@pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("day", WORST)
 def test_recovered(
-    database: Database, connect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, day: str
+    database: Database, connect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, day: str, policy: str
 ) -> None:
+    """What is copied is given up, and the table is copied under the new slot."""
     damage, dies = WORST[day]
     with ExitStack() as stack:
-        made = _joining(stack, database, tmp_path, connect, "root")
+        made = _made(stack, database, tmp_path, connect, "root", policy)
         made.half()
         damage(made)
         made.change()
@@ -205,7 +230,7 @@ def test_restored(connect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     """A backup put back: positions that the lake knows come again, with other content."""
     with ExitStack() as stack:
         server = stack.enter_context(temporary_postgres(version=18, conf={"shared_buffers": "16MB"}))
-        made = _joining(stack, Database(server, "postgres"), tmp_path, connect, "plain")
+        made = _made(stack, Database(server, "postgres"), tmp_path, connect, "plain")
         made.half()
         server.stop("fast")
         copy = tmp_path / "copy"
@@ -237,6 +262,7 @@ def test_restored(connect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.skipif(not LONG, reason="SLOTLAKE_TEST_LONG=1 runs it")
+@pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("catalog", catalogs.KINDS)
 def test_catalogs(
     pg: Any,
@@ -245,15 +271,17 @@ def test_catalogs(
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
     catalog: str,
+    policy: str,
 ) -> None:
     """Also killed before and in the publication; histories and change logs beside the mirrors."""
     with ExitStack() as stack:
         database = stack.enter_context(fresh_database(pg))
         lake = lake_options(stack, catalog, pg, request, monkeypatch)
-        made = _joining(stack, database, tmp_path, connect, "plain", extra=MODES, **lake)
+        made = _made(stack, database, tmp_path, connect, "plain", policy, extra=MODES, **lake)
         made.half()
         made.pipeline.pull()
-        for failpoint in ("publish.after_swap", "init.before_publish", "join.published"):
+        staged = {"joins": "init.before_publish", "again": "recopy.staged"}[policy]
+        for failpoint in ("publish.after_swap", staged, "join.published"):
             made.change()
             for _ in range(20):
                 try:
@@ -273,7 +301,7 @@ def test_catalogs(
 def test_beside_the_mirror(database: Database, connect: str, tmp_path: Path, kind: str) -> None:
     """History and change log begin where the table joins, and hold every point from there on."""
     with ExitStack() as stack:
-        made = _joining(stack, database, tmp_path, connect, kind, extra=MODES)
+        made = _made(stack, database, tmp_path, connect, kind, extra=MODES)
         made.half()
         made.joined()
         points = {made.pipeline.sync().lsn: made.held()}

@@ -1,11 +1,12 @@
-"""Replaces the whole content of lake tables by rows that were read range by range, over days if need be.
+"""Replaces the whole content of lake tables by rows read from the source, range by range.
 
-The ranges' files lie in ``<warehouse>/_slotlake/recopying/…``, and stay there between the processes that read
-them; those of a backfill lie in ``backfilling``, because a table may be set aside and be copied again while a
-backfill reads it.  They have the field ids of the lake's table, so in the end they are linked to its folder
-and become its own, and nothing is written twice: what is published takes a DELETE of the rows that were
-changed since.  What becomes of the table's shape is as with any other copy that replaces a table
-(`spark.copy.replace`).
+The ranges' files lie in ``<warehouse>/_slotlake/<purpose>/…``.  Those of a table that is copied again over
+several syncs (``recopying``) stay there between the processes that read them, as do those that a backfill
+reads while batches go on (``backfilling``): a table may be set aside and be copied again meanwhile.  What is
+read under the lock (``backfill``) is removed at the end.  The files have the field ids of the lake's table,
+so in the end they are linked to its folder and become its own, and nothing is written twice: what is
+published takes a DELETE of the rows that were changed since.  What becomes of the table's shape is as with
+any other copy that replaces a table (`spark.copy.replace`).
 
 Fields that the lake's table lacks are made when the copy begins, empty, and no shape knows of them until the
 rows are published.  A companion for exact texts is not: files that need one which the table lacks are read by
@@ -48,7 +49,7 @@ from slotlake.spark.tables.metadata import STAGE, Metadata
 from slotlake.spark.tables.schema import TableSchema, schema_of
 
 _DATA, _KEYS = "data", "keys"
-_WHY = {"recopying": "copied again", "backfilling": "asked for"}
+BACKFILL, BACKFILLING, RECOPYING = "backfill", "backfilling", "recopying"
 
 
 @dataclass(frozen=True)
@@ -62,13 +63,16 @@ class _RangedCopy(TableCopy):
         return self.copy_target
 
 
-class RangedReplacement:
+class Replacement:
     """``begin(t…)``; ``target(t)`` → write files → ``register(t)`` for each that is whole; ``publish(…)``.
 
+    ``point.position`` must be the lake's position: sync up to the snapshot's LSN first.  A table that the
+    lake lacks is not for this: add it with `spark.copy.initial.InitialCopy`.
+
     Args:
-        point: where the lake stands, and the tables will.
+        point: where the lake stands, and the tables will; its ``batch`` must be new each time.
         final: a table's shape as it is published; of its columns it says what the given one says.
-        purpose: ``recopying``, or ``backfilling``; the name of the folder.
+        purpose: the name of the folder.
     """
 
     def __init__(
@@ -76,15 +80,19 @@ class RangedReplacement:
         session: SparkSession,
         lake: LakeSettings,
         point: Point,
-        final: Callable[[TableSchema], TableSchema],
-        purpose: str = "recopying",
+        final: Callable[[TableSchema], TableSchema] = lambda schema: schema,
+        purpose: str = BACKFILL,
     ) -> None:
         self._session, self._lake, self._point, self._final = session, lake, point, final
         self._purpose = purpose
         self._staged: dict[str, tuple[list[LakeName], int]] = {}
 
-    def begin(self, schemas: Iterable[TableSchema]) -> None:
-        """Make the fields that tables lack; remove what a killed attempt read again, but not the ranges.
+    def begin(self, schemas: Iterable[TableSchema], *, resumes: bool = False) -> None:
+        """Make the fields that tables lack; remove what a killed attempt has left.
+
+        Args:
+            schemas: the tables as they will be in the lake.
+            resumes: the ranges that are there stay; only what was read again of them goes.
 
         Raises:
             LakeError: a table is not this pipeline's, or Spark failed.
@@ -99,7 +107,7 @@ class RangedReplacement:
             for change in field_changes(table, self._lake.catalog, _shape(table, schema)):
                 run(self._session, table, change)
             for entry in _place(self._lake, name, self._purpose).glob("*"):
-                if entry.name != _DATA:
+                if entry.name != _DATA or not resumes:
                     exchange.remove_directory(entry)
 
     def target(self, schema: TableSchema) -> CopyTarget:
@@ -158,15 +166,11 @@ class RangedReplacement:
         name = schema.lake_name(self._lake.namespace)
         directory = exchange.make_directory(_place(self._lake, name, self._purpose) / _DATA)
         target = _target(self._load(name), schema, directory)
-        return _RangedCopy(schema, directory, 0, _WHY[self._purpose], target)
+        return _RangedCopy(schema, directory, 0, "copied again", target)
 
 
-def remove_ranges(lake: LakeSettings, names: Collection[LakeName], purpose: str = "recopying") -> None:
-    """Remove all that is copied of these tables.
-
-    Args:
-        purpose: as of a `RangedReplacement`.
-    """
+def remove_ranges(lake: LakeSettings, names: Collection[LakeName], purpose: str) -> None:
+    """Remove all that is copied of these tables for a purpose, as of a `Replacement`."""
     for name in names:
         exchange.remove_directory(_place(lake, name, purpose))
 

@@ -1,25 +1,32 @@
-"""Claims on ranges: each an advisory lock in the source, which ends with the connection of who has it.
+"""What the machines share that make one copy together: its plan, and the claims on ranges.
 
-A machine that is killed loses its claims at once; one that stands still, or has lost its network, after about
-half a minute.  Then another machine copies those ranges.  Claims only save work: which files of a range are
-the table's is decided by `infra.sharing.ranges`.
+The plan says under which snapshot they read; it is of the newest attempt, and its snapshot has ended if the
+`init` that wrote it was killed.  A claim is an advisory lock in the source, which ends with the connection of
+who has it: a machine that is killed loses its claims at once, one that stands still, or has lost its network,
+after about half a minute.  Then another machine copies those ranges.  Claims only save work: which files of a
+range are the table's is decided by `infra.copy.ranges`.
 """
 
 from __future__ import annotations
 
+import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 import psycopg
 
 from slotlake.decoder.server.source import connect, source_errors
+from slotlake.infra.copy.ranges import DoneRanges
 from slotlake.infra.locking.shared import lock_number, stay_alive
-from slotlake.infra.sharing.ranges import DoneRanges
+from slotlake.infra.state_file import COPY_PLAN, shared_place
 
+FORMAT: Final = 1  # another one when another version's files, or its notes, would not fit
 APPLICATION_NAME = "slotlake copy"
 _DOING = "claiming ranges of the copy"
 
@@ -187,3 +194,51 @@ class RangeClaims:
         with source_errors(self._dsn, _DOING):
             return self.connection.execute(f"SELECT {function}({number})".encode()).fetchone() == (True,)
         raise psycopg.InterfaceError("unreachable")
+
+
+@dataclass(frozen=True)
+class CopyPlan:
+    """The attempt at an initial copy that is under way.
+
+    Attributes:
+        attempt: another text for each attempt.
+        format: of what the machines write.
+        identity: of the pipeline (`infra.archive.state.identity`).
+        snapshot: name of the exported snapshot.
+        lsn: LSN of the snapshot.
+        machine: who runs `init`, for messages.
+    """
+
+    attempt: str
+    format: int
+    identity: Mapping[str, str]
+    snapshot: str
+    lsn: int
+    machine: str
+
+    def write(self, state_dir: Path) -> None:
+        """Write it; for who has the pipeline's lock."""
+        COPY_PLAN.of(state_dir).write(asdict(self))
+
+    def is_current(self, state_dir: Path) -> bool:
+        """Return whether the attempt goes on, or was killed; not if it ended by itself."""
+        return read_plan(state_dir) == self
+
+
+def read_plan(state_dir: Path) -> CopyPlan | None:
+    """Return the plan as it is now; None if no attempt has one.
+
+    Args:
+        state_dir: the pipeline's state folder.
+    """
+    note = COPY_PLAN.of(state_dir)
+    if (place := shared_place(note.path)) is None:
+        fields = note.mapping()
+    else:
+        fields = json.loads(place[0].read_now(place[1]) or b"{}")
+    return CopyPlan(**fields) if fields else None
+
+
+def remove_plan(state_dir: Path) -> None:
+    """Remove the plan: its attempt has ended; for who has the pipeline's lock."""
+    COPY_PLAN.of(state_dir).remove()
