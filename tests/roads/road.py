@@ -111,8 +111,10 @@ def covering(choices: Mapping[str, Sequence[str]], seed: int) -> list[Road]:
 def drawn(choices: Mapping[str, Sequence[str]], chance: random.Random) -> Iterator[Road]:
     """Roads at random, without end; each engine as often as the others, whatever it excludes."""
     while True:
-        engine = {"engine": chance.choice(choices["engine"])}
-        yield next(road for road in iter(lambda: _filled(choices, engine, chance), None) if is_possible(road))
+        engine, road = {"engine": chance.choice(choices["engine"])}, None
+        while road is None or not is_possible(road):
+            road = _filled(choices, engine, chance)
+        yield road
 
 
 def tables_of(roads: Sequence[Road], seed: int) -> list[list[str]]:
