@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from slotlake.infra.backfill.replay import ReplayReport
     from slotlake.infra.backfill.report import BackfillReport
     from slotlake.infra.care.dropping import DropReport
-    from slotlake.infra.continuous.loop import RunLimits, RunListener
     from slotlake.infra.recover.report import RecoverReport
     from slotlake.infra.source.bell import Bell
     from slotlake.infra.status.schema_changes import SchemaReport
     from slotlake.infra.status.types_report import TypesReport
+    from slotlake.infra.sync.loop import RunLimits, RunListener
 
 
 class Pipeline(PipelineTables):
@@ -142,8 +142,8 @@ class Pipeline(PipelineTables):
         Raises:
             SlotlakeError: something that waiting does not mend, or has not mended in time.
         """
-        from slotlake.infra.continuous import loop
         from slotlake.infra.source.bell import Bell
+        from slotlake.infra.sync import loop
 
         listener, verifier = listener or loop.RunListener(), None
         if self.file.verify.is_left_on:

@@ -68,7 +68,7 @@ def sync(pipeline_file: str) -> dict[str, Any]:
 
 def run(pipeline_file: str) -> dict[str, Any]:
     """Make micro-batches for the time that the pipeline file says, or until a signal; log each of them."""
-    from slotlake.infra.continuous.loop import RunLimits, RunListener
+    from slotlake.infra.sync.loop import RunLimits, RunListener
 
     bell = Bell()
     # Airflow's own handler of SIGTERM would let the loop go on until it is killed.

@@ -20,8 +20,8 @@ from slotlake.infra.journal.json_log import is_json
 from slotlake.infra.source.bell import Bell
 
 if TYPE_CHECKING:
-    from slotlake.infra.continuous.loop import RunLimits, RunListener
     from slotlake.infra.reports import SyncReport
+    from slotlake.infra.sync.loop import RunLimits, RunListener
 
 
 def limits_of(for_: str | None, until_lsn: str | None, interval: str, retry_for: str) -> RunLimits:
@@ -36,7 +36,7 @@ def limits_of(for_: str | None, until_lsn: str | None, interval: str, retry_for:
     Raises:
         typer.BadParameter: a text is no duration, or no LSN.
     """
-    from slotlake.infra.continuous.loop import RunLimits
+    from slotlake.infra.sync.loop import RunLimits
 
     return RunLimits(
         seconds=None if for_ is None else _seconds(for_, "--for"),
@@ -64,7 +64,7 @@ def _lsn(text: str) -> int:
 
 def listener_of(as_json: bool) -> RunListener:
     """Return a listener that prints batches to standard output, and other events to standard error."""
-    from slotlake.infra.continuous.loop import RunListener
+    from slotlake.infra.sync.loop import RunListener
 
     def batch(report: SyncReport) -> None:
         if as_json:

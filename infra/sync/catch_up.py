@@ -34,11 +34,11 @@ from slotlake.infra.sync.compaction import SECONDS_MAX, compact, lake_names
 from slotlake.infra.sync.modes import begin_modes
 from slotlake.infra.sync.refill import fill_added_columns
 from slotlake.infra.sync.resuming import bring_back
-from slotlake.infra.sync.views import bring_views
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
+    from slotlake.spark.lake import LakeSettings
     from slotlake.spark.publish.aside import Name
 
 
@@ -59,7 +59,7 @@ def _pull_next(pipeline: OpenPipeline, aside: Collection[Name], progress: Progre
     started = time.monotonic()
     require_fit(pipeline, at_snapshot=False)
     refuse_changed(pipeline)
-    bring_views(pipeline.lake)
+    _bring_views(pipeline.lake)
     joined = add_new_tables(pipeline, progress)
     added = joined.tables
     joining = progress_by_table(pipeline)
@@ -75,6 +75,23 @@ def _pull_next(pipeline: OpenPipeline, aside: Collection[Name], progress: Progre
     note_copies(pipeline.file.state_dir, [*added, *resumed])
     report = replace(report, added_tables=added, joining=joining, resumed=resumed)
     return replace(report, warnings=joined.warnings)
+
+
+def _bring_views(lake: LakeSettings) -> None:
+    """Make, complete or remove the pinned views, if no publication has done so since the file changed.
+
+    Raises:
+        LakeError: a table is where the views are to be, or the catalog cannot be reached, or cannot
+            have views.
+    """
+    from slotlake.spark.catalog.open import open_catalog
+
+    with open_catalog(lake) as catalog:
+        if lake.is_rest and lake.views and not catalog.view_namespaces():
+            from slotlake.spark.catalog.probe import probe_catalog
+
+            probe_catalog(lake)
+        catalog.bring_views()
 
 
 @sessions_go_on()

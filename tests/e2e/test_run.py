@@ -21,12 +21,12 @@ from slotlake.decoder.errors import LakeError, SlotError, SourceError
 from slotlake.decoder.lsn import parse_lsn
 from slotlake.expectations.scopes import key_rows
 from slotlake.infra.care import background
-from slotlake.infra.continuous import loop
-from slotlake.infra.continuous.loop import RunLimits, RunListener
 from slotlake.infra.journal.journal import Journal
 from slotlake.infra.local.postgres import temporary_postgres
 from slotlake.infra.reports import RunReport, SyncReport
 from slotlake.infra.source.bell import Bell
+from slotlake.infra.sync import loop
+from slotlake.infra.sync.loop import RunLimits, RunListener
 from tests.conftest import Database, fresh_database
 from tests.e2e.oracle import assert_equal, differences, pipeline_file
 from tests.e2e.test_crash import SYNC_FAILPOINTS

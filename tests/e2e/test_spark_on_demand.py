@@ -16,8 +16,8 @@ from slotlake import Pipeline
 from slotlake.decoder.lsn import parse_lsn
 from slotlake.infra import engine
 from slotlake.infra.airflow import steps
-from slotlake.infra.continuous.loop import RunLimits
 from slotlake.infra.local.java import find_java
+from slotlake.infra.sync.loop import RunLimits
 from tests.conftest import Database
 from tests.e2e.oracle import assert_equal, pipeline_file
 from tests.sources import ROOT

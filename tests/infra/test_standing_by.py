@@ -8,12 +8,12 @@ from unittest.mock import MagicMock
 import pytest
 
 from slotlake.decoder.errors import BusyError
-from slotlake.infra.continuous import loop
-from slotlake.infra.continuous.loop import RunLimits, RunListener
 from slotlake.infra.locking.shared import LockLostError, LockUnreachableError
 from slotlake.infra.progress import silent
 from slotlake.infra.source import standing_puller
 from slotlake.infra.source.bell import Bell
+from slotlake.infra.sync import loop
+from slotlake.infra.sync.loop import RunLimits, RunListener
 
 ONE = "process 7 on one, since 2026-11-23 14:05:11 UTC, step pull --follow"
 
