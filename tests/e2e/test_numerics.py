@@ -176,3 +176,25 @@ def test_fail_and_what_validate_says(database: Database, connect: str, tmp_path:
         database.execute("UPDATE t SET total = 3 WHERE id = 3")
         pipeline.resume("t")
         assert_equal(database, pipeline, ["t"])
+
+
+def test_a_value_that_the_copy_meets_is_its_tables_trouble(
+    database: Database, connect: str, tmp_path: Path
+) -> None:
+    """`on_lossy: fail` at `init`: the other tables are copied, and this one once the value is corrected."""
+    database.execute(
+        TABLE + "; INSERT INTO t VALUES (1, 0.00000000001, 0); CREATE TABLE u (id int PRIMARY KEY)"
+    )
+    database.execute("INSERT INTO u VALUES (1)")
+    file = _file(database, tmp_path, ["t", "u"], extra="mode: mirror\n")
+    text = file.read_text()
+    file.write_text(text.replace("'t': {}", "'t': {types: {'*': 'decimal(38,10)'}, on_lossy: fail}"))
+    with Pipeline.open(file, remote=connect) as pipeline:
+        report = pipeline.init()
+        assert "on_lossy is fail" in report.set_aside["public.t"]
+        assert [table.table for table in report.tables] == ["public.u"]
+        database.execute("UPDATE t SET total = 3; INSERT INTO u VALUES (2)")
+        assert pipeline.sync().set_aside.keys() == {"public.t"}
+        pipeline.resume("t")
+        assert_equal(database, pipeline, ["t", "u"])
+        assert pipeline.verify().equal
