@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -164,7 +163,7 @@ class _Group:
     def tables(self, fixed: dict[str, pa.Array]) -> Iterator[pa.Table]:
         """The table of each version."""
         arrays = {name: array.slice(int(self.first[0]), self.count) for name, array in fixed.items()}
-        arrays |= zip(_new_names(self.width), map(self.always.__getitem__, range(self.width)), strict=True)
+        arrays |= {f"n{number}": self.always[number] for number in range(self.width)}
         some = {
             f"{kind}{number}": columns[number]
             for kind, columns in self.some.items()
@@ -182,11 +181,6 @@ class _Group:
                 columns = arrays | chosen
                 whole[key] = pa.Table.from_arrays(list(columns.values()), names=list(columns))
             yield whole[key].slice(begin, end - begin) if end - begin < self.count else whole[key]
-
-
-@lru_cache(64)
-def _new_names(width: int) -> tuple[str, ...]:
-    return tuple(f"n{number}" for number in range(width))
 
 
 def _read_columns(sets: RowSets, groups: Sequence[_Group], tuple_field: int, old: bool) -> None:

@@ -6,7 +6,7 @@ The settings are fixed: TimeZone UTC, DateStyle ISO, extra_float_digits 1, bytea
 
 from __future__ import annotations
 
-from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -90,12 +90,13 @@ def print_bytea(values: pa.Array) -> pa.Array:
 def _reprinted(
     values: pa.Array, printed: pa.Array, midpoint: npt.NDArray[np.uint8], bits: int, fixed_below: int
 ) -> pa.Array:
-    texts = [_nearest(value.as_py(), bits, fixed_below) for value in values.filter(pa.array(midpoint == 1))]
+    again: list[Any] = values.filter(pa.array(midpoint == 1)).to_pylist()
+    texts_of = {value: _nearest(value, bits, fixed_below) for value in set(again)}  # one takes long
+    texts = [texts_of[value] for value in again]
     reprinted: pa.Array = pc.replace_with_mask(printed, pa.array(midpoint == 1), pa.array(texts, pa.string()))
     return reprinted
 
 
-@lru_cache(maxsize=4096)
 def _nearest(value: float, bits: int, fixed_below: int) -> str:
     """One value's text, from `nearest_digits`."""
     sign = "-" if value < 0 else ""

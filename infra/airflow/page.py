@@ -48,6 +48,7 @@ def make_app() -> FastAPI:
         openapi_url=None,
         dependencies=[Depends(get_user)],
     )
+    app.state.read = Read()
     app.get("/")(fleet)
     app.get("/pipeline/{name}")(pipeline)
     app.get("/pipeline/{name}/data-docs/{path:path}")(data_docs_page)
@@ -58,7 +59,7 @@ def make_app() -> FastAPI:
 
 def fleet(request: Request, user: User) -> HTMLResponse:
     """Show a row for each pipeline that the user may see."""
-    return _page(request, _healths(_visible(user)), [], show_keys=False)
+    return _page(request, _read(request).healths(_visible(request, user)), [], show_keys=False)
 
 
 def pipeline(request: Request, name: str, user: User) -> HTMLResponse:
@@ -68,8 +69,9 @@ def pipeline(request: Request, name: str, user: User) -> HTMLResponse:
         HTTPException: the user may not see it (403), or there is none (404).
     """
     requires_access_dag("GET", param_dag_id=sync_dag(name))(request, user)
-    file = next((file for file in _pipelines() if file.name == name), None)
-    known = _healths([] if file is None else [file])
+    read = _read(request)
+    file = next((file for file in read.pipelines() if file.name == name), None)
+    known = read.healths([] if file is None else [file])
     if file is None or not known:
         raise HTTPException(404, "there is no such pipeline")
     return _page(request, [], [(known[0], file)], show_keys=_may_see_keys(request, name, user))
@@ -87,7 +89,7 @@ def data_docs_page(request: Request, name: str, path: str, user: User) -> HTMLRe
     requires_access_dag("GET", param_dag_id=sync_dag(name))(request, user)
     if not _may_see_keys(request, name, user):
         raise HTTPException(403, f"needs the right to change {sync_dag(name)}, and {_SHOW_KEYS}=1")
-    file = next((file for file in _pipelines() if file.name == name), None)
+    file = next((file for file in _read(request).pipelines() if file.name == name), None)
     page = None if file is None else page_of(file, path)
     if page is None:
         raise HTTPException(404, "there is no such page")
@@ -96,13 +98,17 @@ def data_docs_page(request: Request, name: str, path: str, user: User) -> HTMLRe
 
 def dag(request: Request, dag_id: str, user: User) -> HTMLResponse:
     """Show the pipeline of a DAG; of a DAG of others, nothing."""
-    names = [file.name for file in _pipelines() if dag_id in {f"cdc_{kind}_{file.name}" for kind in _KINDS}]
+    names = [
+        file.name
+        for file in _read(request).pipelines()
+        if dag_id in {f"cdc_{kind}_{file.name}" for kind in _KINDS}
+    ]
     return pipeline(request, names[0], user) if names else _page(request, [], [], show_keys=False)
 
 
-def metrics(user: User) -> Response:
+def metrics(request: Request, user: User) -> Response:
     """Answer Prometheus, which comes with a token of Airflow's REST API."""
-    known = _healths(_visible(user), _METRICS_SECONDS)
+    known = _read(request).healths(_visible(request, user), _METRICS_SECONDS)
     return Response(metrics_text(known, VERSION), media_type=CONTENT_TYPE)
 
 
@@ -111,9 +117,9 @@ def sync_dag(name: str) -> str:
     return f"cdc_sync_{name}"
 
 
-def _visible(user: Any) -> list[PipelineFile]:
+def _visible(request: Request, user: Any) -> list[PipelineFile]:
     readable = get_auth_manager().get_authorized_dag_ids(user=user)
-    return [file for file in _pipelines() if sync_dag(file.name) in readable]
+    return [file for file in _read(request).pipelines() if sync_dag(file.name) in readable]
 
 
 def _may_see_keys(request: Request, name: str, user: Any) -> bool:
@@ -160,53 +166,58 @@ def _headers(style: str) -> dict[str, str]:
     }
 
 
-# A request must not parse a hundred files that have not changed: what was read, by what the disk says of it.
-_files: dict[Path, tuple[object, PipelineFile | None]] = {}
-_journals: dict[Path, tuple[object, Health]] = {}
-_histories = Histories()
+class Read:
+    """What requests have read, by what the disk says of it: none parses a hundred unchanged files again."""
+
+    def __init__(self) -> None:
+        self.histories = Histories()
+        self._files: dict[Path, tuple[object, PipelineFile | None]] = {}
+        self._journals: dict[Path, tuple[object, Health]] = {}
+
+    def pipelines(self) -> list[PipelineFile]:
+        """The pipelines with a correct file, without dropped ones; of two with the same name, the first."""
+        files: dict[str, PipelineFile] = {}
+        for path in scheduling.pipeline_paths():
+            file = self._file(path)
+            if file is not None and file.name not in files and not file.dropped_note.exists():
+                files[file.name] = file
+        return list(files.values())
+
+    def _file(self, path: Path) -> PipelineFile | None:
+        signature = _signature(path)
+        before = self._files.get(path)
+        if before is None or before[0] != signature:
+            try:
+                before = (signature, load_pipeline(path))
+            except PipelineFileError:  # dags/cdc_pipeline_files.py says what is wrong
+                before = (signature, None)
+            self._files[path] = before
+        return before[1]
+
+    def healths(self, files: list[PipelineFile], wait_seconds: float = _PAGE_SECONDS) -> list[Health]:
+        """What is known of pipelines, without those that were dropped: a store knows that, no file here."""
+        stored = [file for file in files if file.state_bucket is not None]
+        recorded_ones = self.histories.recorded(stored, wait_seconds)
+        known = dict(zip((file.name for file in stored), recorded_ones, strict=True))
+        healths = []
+        for file in files:
+            if file.name not in known:
+                healths.append(self._health(file))
+            elif (recorded := known[file.name]) is not None:
+                healths.append(health_from(file, recorded))
+        return healths
+
+    def _health(self, file: PipelineFile) -> Health:
+        signature = [(entry, _signature(Path(entry))) for entry in _entries(file.state_dir / "journal")]
+        before = self._journals.get(file.path)
+        if before is None or before[0] != signature:
+            before = self._journals[file.path] = (signature, health_of(file))
+        return replace(before[1], now=time.time())
 
 
-def _pipelines() -> list[PipelineFile]:
-    """The pipelines with a correct file, without dropped ones; of two with the same name, the first."""
-    files: dict[str, PipelineFile] = {}
-    for path in scheduling.pipeline_paths():
-        file = _file(path)
-        if file is not None and file.name not in files and not file.dropped_note.exists():
-            files[file.name] = file
-    return list(files.values())
-
-
-def _file(path: Path) -> PipelineFile | None:
-    signature = _signature(path)
-    before = _files.get(path)
-    if before is None or before[0] != signature:
-        try:
-            before = (signature, load_pipeline(path))
-        except PipelineFileError:  # dags/cdc_pipeline_files.py says what is wrong
-            before = (signature, None)
-        _files[path] = before
-    return before[1]
-
-
-def _healths(files: list[PipelineFile], wait_seconds: float = _PAGE_SECONDS) -> list[Health]:
-    """What is known of pipelines, without those that were dropped: a store knows that, no file here."""
-    stored = [file for file in files if file.state_bucket is not None]
-    known = dict(zip((file.name for file in stored), _histories.recorded(stored, wait_seconds), strict=True))
-    healths = []
-    for file in files:
-        if file.name not in known:
-            healths.append(_health(file))
-        elif (recorded := known[file.name]) is not None:
-            healths.append(health_from(file, recorded))
-    return healths
-
-
-def _health(file: PipelineFile) -> Health:
-    signature = [(entry, _signature(Path(entry))) for entry in _entries(file.state_dir / "journal")]
-    before = _journals.get(file.path)
-    if before is None or before[0] != signature:
-        before = _journals[file.path] = (signature, health_of(file))
-    return replace(before[1], now=time.time())
+def _read(request: Request) -> Read:
+    read: Read = request.app.state.read
+    return read
 
 
 def _entries(folder: Path) -> list[str]:

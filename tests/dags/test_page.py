@@ -17,7 +17,6 @@ import pytest
 from rich.console import Console
 
 from slotlake.expectations.results import Difference, Report, TableResult
-from slotlake.infra.airflow.histories import Histories
 from slotlake.infra.airflow.words import log_step
 from slotlake.infra.care.verification import _write_docs, summary
 from slotlake.infra.cli.texts.work import verify_text
@@ -203,7 +202,7 @@ def test_a_hundred_pipelines_take_less_than_a_fifth_of_a_second(
 
 @pytest.mark.parametrize("hangs", [False, True])
 def test_a_hundred_pipelines_in_a_store_take_no_longer(
-    page: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, app: Any, hangs: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, app: Any, hangs: bool
 ) -> None:
     """Each with a history of 19 segments; what hangs is shown as that."""
     released, buckets = threading.Event(), dict[str, Bucket]()
@@ -218,9 +217,9 @@ def test_a_hundred_pipelines_in_a_store_take_no_longer(
         return in_store(known.journal.look, history)
 
     monkeypatch.setattr("slotlake.infra.airflow.histories._read", read)
-    monkeypatch.setattr(page, "_histories", Histories())
     client = as_user(app, *(f"cdc_sync_p{number}" for number in range(100)))
-    page._histories.recorded(page._pipelines()[1:], 20.0 if not hangs else 8.0)  # what answers is read
+    known = app.state.read
+    known.histories.recorded(known.pipelines()[1:], 20.0 if not hangs else 8.0)  # what answers is read
     seconds = []
     for _ in range(5):
         began = time.perf_counter()

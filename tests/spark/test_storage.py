@@ -261,7 +261,7 @@ def test_secrets_are_not_printed() -> None:
 @pytest.fixture(autouse=True)
 def _own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests do not share the settings of prefixes."""
-    monkeypatch.setattr(stores, "_settings", {})
+    monkeypatch.setattr(stores, "_places", {})
 
 
 def test_a_folder_writes_through_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
