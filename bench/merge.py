@@ -148,7 +148,7 @@ class _Race:
         applied = time.monotonic()
         publish_named(self._pipeline, pulled.batch)
         ours = {"apply": applied - started, "publish": time.monotonic() - applied}
-        return ours, self._plain(batch_named(self._pipeline, pulled.batch))
+        return ours, self._plain(batch_named(self._pipeline.file, pulled.batch))
 
     def _change(self) -> None:
         """Half inserts, four tenths updates, one tenth deletes, of keys that this round alone has."""

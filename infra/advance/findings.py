@@ -37,6 +37,8 @@ from slotlake.infra.state_file import RECOVERING, StateFile
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from slotlake.decoder.server.source import SourceSettings
+    from slotlake.infra.config.pipeline_file import PipelineFile
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.spark.maintenance.integrity import Damage
     from slotlake.spark.names import LakeName
@@ -104,7 +106,7 @@ def judge(pipeline: OpenPipeline, *, files: bool = False) -> Diagnosis:
     findings = [_lake_finding(each) for each in damages]
     findings += _source_findings(pipeline, position) or _recovery_findings(pipeline)
     if not any(each.repair == "renew" for each in findings):
-        findings += _pending_findings(pipeline, position)
+        findings += _pending_findings(pipeline.file, position)
     return Diagnosis(position, findings, damages)
 
 
@@ -140,36 +142,35 @@ def require_whole(
         raise LakeError(damage.what, where=f"table {damage.table}, {pipeline.lake.place}", way_out=WAY_OUT)
 
 
-def recovery_note(pipeline: OpenPipeline) -> StateFile:
+def recovery_note(file: PipelineFile) -> StateFile:
     """The note of the batch that a recovery under way is to end with."""
-    return RECOVERING.of(pipeline.file.state_dir)
+    return RECOVERING.of(file.state_dir)
 
 
-def note_recovery_begun(pipeline: OpenPipeline, batch: str | None) -> None:
+def note_recovery_begun(file: PipelineFile, batch: str | None) -> None:
     """Note that this process has begun a recovery.
 
     Args:
-        pipeline: the pipeline, with its state folder.
         batch: the batch whose publication ends the recovery; None if that is not known yet.
     """
-    recovery_note(pipeline).write({"batch": batch})
-    take_process_lock(_lock_path(pipeline))
+    recovery_note(file).write({"batch": batch})
+    take_process_lock(_lock_path(file))
 
 
-def note_recovery_ended(pipeline: OpenPipeline) -> None:
+def note_recovery_ended(file: PipelineFile) -> None:
     """Note that this process has ended or given up its recovery, though it may live on."""
-    release_process_lock(_lock_path(pipeline))
+    release_process_lock(_lock_path(file))
 
 
-def _lock_path(pipeline: OpenPipeline) -> Path:
-    return recovery_note(pipeline).path.with_suffix(".lock")
+def _lock_path(file: PipelineFile) -> Path:
+    return recovery_note(file).path.with_suffix(".lock")
 
 
 def _unfinished_note(pipeline: OpenPipeline) -> dict[str, str | None] | None:
     """The note of a recovery that was not published; None if there is none."""
     from slotlake.spark.maintenance.integrity import newest_batch
 
-    note = recovery_note(pipeline).mapping()
+    note = recovery_note(pipeline.file).mapping()
     if "batch" not in note:
         return None
     last_batch = note["batch"]
@@ -179,14 +180,14 @@ def _unfinished_note(pipeline: OpenPipeline) -> dict[str, str | None] | None:
 def _recovery_findings(pipeline: OpenPipeline) -> list[Finding]:
     """A recovery that ended before it was published: its slot is new, and the lake is not."""
     if _unfinished_note(pipeline) is None:
-        recovery_note(pipeline).remove()  # it was done: the note alone was left
+        recovery_note(pipeline.file).remove()  # it was done: the note alone was left
         return []
     return [Finding("unfinished", _UNFINISHED, "renew")]
 
 
 def _recovery_findings_for_status(pipeline: OpenPipeline) -> list[Finding]:
     """As :func:`_recovery_findings`, but a recovery that is under way is not a finding."""
-    if _unfinished_note(pipeline) is None or is_process_alive(_lock_path(pipeline)):
+    if _unfinished_note(pipeline) is None or is_process_alive(_lock_path(pipeline.file)):
         return []
     return [Finding("unfinished", _UNFINISHED, "renew")]
 
@@ -215,7 +216,7 @@ def is_upgraded(pipeline: OpenPipeline, position: int) -> bool:
     from slotlake.infra.source.history import lake_origin, upgraded_slot
 
     try:
-        require_history(pipeline.source.dsn, lake_origin(pipeline), position)
+        require_history(pipeline.source.dsn, lake_origin(pipeline.lake), position)
     except AnotherClusterError as error:
         upgraded_slot(pipeline, position, error)
         return True
@@ -262,17 +263,17 @@ def _all_republished(pipeline: OpenPipeline) -> bool:
     }
     # One table that is published as before is enough, and nearly always it is among the first.
     some = dict(islice(members_before.items(), _TABLES_ASKED_FIRST))
-    published_as_before = _published_as_before(pipeline, some)
+    published_as_before = _published_as_before(pipeline.source, some)
     if published_as_before is None or (not published_as_before and len(some) < len(members_before)):
-        published_as_before = _published_as_before(pipeline, members_before)
+        published_as_before = _published_as_before(pipeline.source, members_before)
     return published_as_before is False
 
 
-def _published_as_before(pipeline: OpenPipeline, members_before: Mapping[int, frozenset[str]]) -> bool | None:
+def _published_as_before(source: SourceSettings, members_before: Mapping[int, frozenset[str]]) -> bool | None:
     """Return whether one of these tables is published by what published it; None if none is published."""
     members_now = {
         oid: fingerprint.members
-        for oid, fingerprint in fingerprints_at(pipeline.source, members_before.keys(), None).items()
+        for oid, fingerprint in fingerprints_at(source, members_before.keys(), None).items()
         if fingerprint.members
     }
     if not members_now:
@@ -292,18 +293,18 @@ def _slot_findings(pipeline: OpenPipeline, position: int) -> Iterator[Finding]:
             if not ours:
                 raise
         except SlotError as error:
-            if not _is_lost(connection, pipeline, position):
+            if not _is_lost(connection, pipeline.source, position):
                 raise
             yield Finding("slot", error.what, "renew")
 
 
-def _is_lost(connection: psycopg.Connection[Any], pipeline: OpenPipeline, position: int) -> bool:
+def _is_lost(connection: psycopg.Connection[Any], source: SourceSettings, position: int) -> bool:
     """Return whether there is no slot, or a useless one of ours. A slot of others must not be replaced."""
-    state = inspect_slot(connection, pipeline.source.slot)
+    state = inspect_slot(connection, source.slot)
     if state is None:
         return True
     row = connection.execute("SELECT current_database()").fetchone()
-    ours = (state.plugin, state.database) == (pipeline.source.plugin, row and row[0])
+    ours = (state.plugin, state.database) == (source.plugin, row and row[0])
     lost = state.lost or state.restart_lsn is None
     return ours and (lost or (state.confirmed_flush_lsn or 0) > position)
 
@@ -347,10 +348,10 @@ def _contradiction(pipeline: OpenPipeline, position: int) -> str | None:
             return None  # someone reads it now, or the archive cannot be read: nothing to compare
 
 
-def _pending_findings(pipeline: OpenPipeline, position: int) -> list[Finding]:
+def _pending_findings(file: PipelineFile, position: int) -> list[Finding]:
     """Find that a batch that waits to be applied was altered; the slot still has its changes."""
     try:
-        batch = batch_starting_at(pipeline.file.changelog_dir, position)
+        batch = batch_starting_at(file.changelog_dir, position)
         if batch is not None:
             batch.verify()
     except ChangeLogError as error:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from slotlake.expectations.suites.of_users import TableSuite, UserProject
     from slotlake.infra.config.pipeline_file import PipelineFile
     from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.spark.lake import LakeSettings
     from slotlake.spark.names import LakeName
 
 DOCS_SECONDS = 600.0
@@ -94,7 +95,7 @@ def require_gates(pipeline: OpenPipeline, batch: Batch) -> None:
         CheckError: a suite could not be evaluated.
     """
     gates = table_suites(pipeline.file, gate=True)
-    if not gates or _note(pipeline).mapping().get("met") == batch.digest:
+    if not gates or _note(pipeline.file).mapping().get("met") == batch.digest:
         return
     from slotlake.expectations.suites.of_users import Rows, check
 
@@ -103,7 +104,7 @@ def require_gates(pipeline: OpenPipeline, batch: Batch) -> None:
             pipeline.session.table(f"{name.sql(pipeline.lake.catalog)}.branch_stage"),
             partial(rows_yesterday, pipeline, name),
         )
-        for name, table in _staged_tables(pipeline, batch, gates)
+        for name, table in _staged_tables(pipeline.lake, batch, gates)
         for suite in gates.get(table, ())
     }
     if not rows:
@@ -112,9 +113,9 @@ def require_gates(pipeline: OpenPipeline, batch: Batch) -> None:
     with exclusive(folder, pipeline.name, DOCS_SECONDS, "publish: gates"):  # a verification writes there too
         results = check(rows, user_project(pipeline.file), folder, f"batch {batch.name}")
     if failed := [result for result in results if not result.success]:
-        _note(pipeline).write({"refused": batch.name, "suites": [str(result) for result in failed]})
+        _note(pipeline.file).write({"refused": batch.name, "suites": [str(result) for result in failed]})
         raise _refusal(pipeline, batch, failed)
-    _note(pipeline).write({"met": batch.digest})
+    _note(pipeline.file).write({"met": batch.digest})
 
 
 def rows_yesterday(pipeline: OpenPipeline, name: LakeName) -> int:
@@ -141,9 +142,9 @@ def rows_yesterday(pipeline: OpenPipeline, name: LakeName) -> int:
     return int(pipeline.session.sql(sql).collect()[0][0])
 
 
-def refusal(pipeline: OpenPipeline) -> list[str]:
+def refusal(file: PipelineFile) -> list[str]:
     """Return what the last batch was refused for; nothing if it was not refused."""
-    suites = _note(pipeline).mapping().get("suites", [])
+    suites = _note(file).mapping().get("suites", [])
     return [str(each) for each in suites]
 
 
@@ -156,7 +157,7 @@ def forget_refused(pipeline: OpenPipeline, position: int) -> None:
     """
     from slotlake.spark.publish import sidecar
 
-    name = str(_note(pipeline).mapping().get("refused", ""))
+    name = str(_note(pipeline.file).mapping().get("refused", ""))
     positions = batch_positions(name)
     if positions is None:
         return
@@ -166,15 +167,15 @@ def forget_refused(pipeline: OpenPipeline, position: int) -> None:
         shutil.rmtree(sidecar.place(path), ignore_errors=True)
         if pipeline.stored is not None:
             pipeline.stored.forget([name, sidecar.place(path).name])
-    _note(pipeline).write({})
+    _note(pipeline.file).write({})
 
 
-def _note(pipeline: OpenPipeline) -> StateFile:
-    return GATE.of(pipeline.file.state_dir)
+def _note(file: PipelineFile) -> StateFile:
+    return GATE.of(file.state_dir)
 
 
 def _staged_tables(
-    pipeline: OpenPipeline, batch: Batch, gates: Collection[tuple[str, str]]
+    lake: LakeSettings, batch: Batch, gates: Collection[tuple[str, str]]
 ) -> Iterator[tuple[LakeName, tuple[str, str]]]:
     """The mirrors with gates for which the batch has staged something: name in the lake, schema and name."""
     from slotlake.spark.catalog.base import load_all
@@ -185,9 +186,9 @@ def _staged_tables(
     from slotlake.spark.tables.metadata import is_staged
     from slotlake.spark.tables.schema import schema_of
 
-    gated = {lake_table(pipeline.lake.namespace, *table) for table in gates}
-    touched = gated & touched_tables(pipeline.lake, batch, sidecar.read(batch)).keys()
-    with open_catalog(pipeline.lake) as catalog:
+    gated = {lake_table(lake.namespace, *table) for table in gates}
+    touched = gated & touched_tables(lake, batch, sidecar.read(batch)).keys()
+    with open_catalog(lake) as catalog:
         tables = load_all(catalog, sorted(catalog.pointers_of(touched)))  # publish knows what the others are
     for name, table in tables.items():
         if is_staged(table.metadata):

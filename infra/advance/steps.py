@@ -32,9 +32,11 @@ from slotlake.infra.state_file import STAGED, StateFile
 from slotlake.spark.names import LakeName, parse_postgres_name, postgres_name
 
 if TYPE_CHECKING:
+    from slotlake.infra.config.pipeline_file import PipelineFile
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.spark.apply.stage import Applied
+    from slotlake.spark.lake import LakeSettings
     from slotlake.spark.publish.swap import Published
 
 _log = logging.getLogger(__name__)
@@ -122,17 +124,17 @@ def apply_and_publish(
         confirm_position(pipeline)
 
 
-def batch_named(pipeline: OpenPipeline, name: str) -> Batch:
+def batch_named(file: PipelineFile, name: str) -> Batch:
     """Open a batch of the change log by its name.
 
     Raises:
         ChangeLogError: there is no such batch.
     """
-    path = pipeline.file.changelog_dir / name
+    path = file.changelog_dir / name
     if "/" in name or not path.is_dir():
         raise ChangeLogError(
             f"the change log has no batch {name!r}",
-            where=str(pipeline.file.changelog_dir),
+            where=str(file.changelog_dir),
             way_out="clear the pull task too, or run: slotlake sync. If another machine pulled it, "
             "changelog.path and state.path must be where both machines see them (docs/workers.md)",
         )
@@ -147,11 +149,11 @@ def apply_named(pipeline: OpenPipeline, name: str, *, judged: bool = False) -> A
     """
     started = time.monotonic()
     pipeline.save_changelog()  # what is applied can be had on every machine
-    batch = batch_named(pipeline, name)
+    batch = batch_named(pipeline.file, name)
     batch.verify()
     if not judged:
         require_whole(pipeline)
-    elif (touched := _touched_since(pipeline, batch)) is not None:
+    elif (touched := _touched_since(pipeline.lake, batch)) is not None:
         require_whole(pipeline, only=touched)
     applied = retry_without_troubled(pipeline, lambda: _staged(pipeline, batch))
     _note_staged(pipeline, batch, applied)
@@ -172,16 +174,16 @@ def apply_named(pipeline: OpenPipeline, name: str, *, judged: bool = False) -> A
     )
 
 
-def _touched_since(pipeline: OpenPipeline, batch: Batch) -> list[LakeName] | None:
+def _touched_since(lake: LakeSettings, batch: Batch) -> list[LakeName] | None:
     """The tables of a batch, if the judgement may rest on an earlier look at them; else None."""
     from slotlake.spark.catalog.looks import Looks
     from slotlake.spark.publish import sidecar
     from slotlake.spark.publish.derived_tables import with_derived_names
     from slotlake.spark.publish.publication import touched_tables
 
-    if not pipeline.lake.memory.of(Looks).is_in_use:
+    if not lake.memory.of(Looks).is_in_use:
         return None
-    return with_derived_names(touched_tables(pipeline.lake, batch, sidecar.read(batch)))
+    return with_derived_names(touched_tables(lake, batch, sidecar.read(batch)))
 
 
 def _staged(pipeline: OpenPipeline, batch: Batch) -> Applied:
@@ -207,7 +209,7 @@ def _staged(pipeline: OpenPipeline, batch: Batch) -> Applied:
 def publish_named(pipeline: OpenPipeline, name: str) -> PublishReport:
     """Publish a staged batch."""
     started = time.monotonic()
-    batch = batch_named(pipeline, name)
+    batch = batch_named(pipeline.file, name)
     published, warnings = retry_without_troubled(pipeline, lambda: _published_surely(pipeline, batch))
     if not published.already:
         journal.note_published(pipeline.file.state_dir, batch, time.monotonic() - started)
@@ -246,11 +248,11 @@ def _published(pipeline: OpenPipeline, batch: Batch) -> tuple[Published, list[st
     pass_over(pipeline, batch)  # a table may have been set aside since it was applied
     if pipeline.position() < batch.end_lsn:
         require_gates(pipeline, batch)
-    staged, contents = _tables_staged(pipeline, batch), sidecar.read(batch)
+    staged, contents = _tables_staged(pipeline.file, batch), sidecar.read(batch)
     try:
         return publish_batch(pipeline.lake, batch, pipeline.name, contents, staged), []
     except DerivedGoneError as error:
-        if any(stops_all(pipeline, staged[name]) for name in error.gone):
+        if any(stops_all(pipeline.file, staged[name]) for name in error.gone):
             raise
         gone = error.gone
     derived_gone.note_dropped(pipeline, gone)  # before it is published: that takes them out of `commits`
@@ -259,8 +261,8 @@ def _published(pipeline: OpenPipeline, batch: Batch) -> tuple[Published, list[st
     return published, [str(alarm) for alarm in derived_gone.gone_alarms(pipeline)]
 
 
-def _staged_note(pipeline: OpenPipeline) -> StateFile:
-    return STAGED.of(pipeline.file.state_dir)
+def _staged_note(file: PipelineFile) -> StateFile:
+    return STAGED.of(file.state_dir)
 
 
 def _note_staged(pipeline: OpenPipeline, batch: Batch, applied: Applied) -> None:
@@ -270,7 +272,7 @@ def _note_staged(pipeline: OpenPipeline, batch: Batch, applied: Applied) -> None
     asked = derived_gone.asked_for(pipeline, derived)
     tables |= {str(name): postgres_name(*source) for name, source in asked.items()}
     with suppress(OSError):
-        _staged_note(pipeline).write({"batch": batch.name, "digest": batch.digest, "tables": tables})
+        _staged_note(pipeline.file).write({"batch": batch.name, "digest": batch.digest, "tables": tables})
 
 
 def _names(tables: Iterable[str]) -> list[LakeName]:
@@ -292,12 +294,12 @@ def _note_gone_before(pipeline: OpenPipeline, applied: Applied) -> None:
         derived_gone.note_dropped(pipeline, absent.keys() & pins.keys())
 
 
-def _tables_staged(pipeline: OpenPipeline, batch: Batch) -> dict[LakeName, tuple[str, str]]:
+def _tables_staged(file: PipelineFile, batch: Batch) -> dict[LakeName, tuple[str, str]]:
     """The mirrors, and the derived tables that the pipeline file asks for, that were staged for a batch.
 
     None if another machine applied it, whose note is not seen here.
     """
-    note = _staged_note(pipeline).mapping()
+    note = _staged_note(file).mapping()
     if (note.get("batch"), note.get("digest")) != (batch.name, batch.digest):
         return {}
     return {LakeName.parse(table): parse_postgres_name(name) for table, name in note["tables"].items()}
@@ -313,7 +315,7 @@ def confirm_position(pipeline: OpenPipeline, batch: str | None = None) -> Confir
     position = pipeline.position()
     pipeline.save_changelog()  # the server does not send again what is confirmed
     confirmed = "stream" in vars(pipeline) and pipeline.stream.confirm(position)
-    if not (confirmed or standing_puller.confirm(pipeline, position)):
+    if not (confirmed or standing_puller.confirm(pipeline.file, position)):
         confirm(pipeline.source, position)
     journal.note_confirmed(pipeline.file.state_dir, time.monotonic() - started, batch)
     _forget_old_batches(pipeline, position)

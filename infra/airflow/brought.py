@@ -60,7 +60,7 @@ class Brought:
         from slotlake.spark.publish import sidecar
         from slotlake.spark.publish.publication import touched_tables
 
-        batch = batch_named(pipeline, name)
+        batch = batch_named(pipeline.file, name)
         tables: dict[str, int] = {}
         for relations in touched_tables(pipeline.lake, batch, sidecar.read(batch)).values():
             for relation in relations:

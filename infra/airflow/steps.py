@@ -141,7 +141,7 @@ def plan_recovery(pipeline_file: str) -> dict[str, Any]:
     """Say what is wrong and how to repair it; change nothing. ``plan_name``: to carry out this plan by."""
     with Pipeline.open(pipeline_file) as pipeline:
         report = pipeline.recover(progress=progress_lines(_log.info))
-        name = note_plan(pipeline, report) if report.findings else None
+        name = note_plan(pipeline.file, report) if report.findings else None
         return {**report.as_dict(), "plan_name": name}
 
 

@@ -197,7 +197,7 @@ def _bring_in(pipeline: OpenPipeline, names: Sequence[Name], progress: Progressi
     from slotlake.spark.catalog.looks import sparing
 
     if pipeline.file.new_tables == "ignore":
-        lacking = [postgres_name(*name) for name in names if name not in names_in_lake(pipeline)]
+        lacking = [postgres_name(*name) for name in names if name not in names_in_lake(pipeline.lake)]
         if lacking:
             backfill(pipeline, BackfillRequest(lacking), progress, WAIT_SECONDS)
     before = None
@@ -205,8 +205,8 @@ def _bring_in(pipeline: OpenPipeline, names: Sequence[Name], progress: Progressi
         with pipeline.exclusively(WAIT_SECONDS, step="add"), sparing():
             catch_up(pipeline, progress)
             joining = progress_by_table(pipeline)
-            in_lake = names_in_lake(pipeline)
-            note_names(pipeline, in_lake)
+            in_lake = names_in_lake(pipeline.lake)
+            note_names(pipeline.file, in_lake)
             known_tables.write_note(pipeline, [postgres_name(*name) for name in names])
         copied = {name: joining.get(postgres_name(*name), "") for name in names if name not in in_lake}
         if not copied or copied == before:
@@ -236,5 +236,5 @@ def _report(
         elif name in listed and name not in point.all_mirrors.by_source_name:
             state, detail = "copying", joining.get(table, "")
         added.append(TableAdded(table, published_by.get(name), state, detail))
-    to_write = [line_in_file(name) for name in names if name not in named_in(pipeline)]
+    to_write = [line_in_file(name) for name in names if name not in named_in(pipeline.file)]
     return AddReport(pipeline.name, format_lsn(point.position), added, to_write)

@@ -72,7 +72,7 @@ def drop(pipeline: OpenPipeline, *, lake: bool) -> DropReport:
     if "stream" in vars(pipeline):
         pipeline.stream.end()
     work = _Progress()
-    work.done += ["stopped the standing puller"] if standing_puller.stop(pipeline) else []
+    work.done += ["stopped the standing puller"] if standing_puller.stop(pipeline.file) else []
     earlier = _drop_note(pipeline)
     if not earlier.get("source"):
         _drop_source(pipeline, work)

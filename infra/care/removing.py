@@ -77,7 +77,7 @@ def remove(pipeline: OpenPipeline, names: Collection[Name], *, drop: bool) -> Re
     if drop:
         done += _drop(pipeline, point, concerned)
     for name in names:
-        forget_name(pipeline, name)
+        forget_name(pipeline.file, name)
     known_tables.write_note(pipeline, [postgres_name(*name) for name in names])
     return RemoveReport(
         pipeline.name,
@@ -85,7 +85,7 @@ def remove(pipeline: OpenPipeline, names: Collection[Name], *, drop: bool) -> Re
         done,
         [] if drop else [postgres_name(*name) for name in concerned],
         still_published,
-        [line_in_file(name) for name in names if name in named_in(pipeline)],
+        [line_in_file(name) for name in names if name in named_in(pipeline.file)],
     )
 
 
@@ -102,7 +102,7 @@ def _unpublish(
     with source_session(source.dsn, "removing tables from the publications") as connection:
         at_source = memberships(connection, source.publications, names)
         for name in names:
-            if name not in at_source and name not in in_lake and name not in named_in(pipeline):
+            if name not in at_source and name not in in_lake and name not in named_in(pipeline.file):
                 raise _unknown(name, in_lake)
         still_published = [
             _require_leaving(pipeline, n, e, drop=drop) for n, e in at_source.items() if e.covered_by

@@ -180,7 +180,7 @@ def _follow(pipeline: Any, stop: bool) -> None:
     from slotlake.infra.source import standing_puller
 
     if stop:
-        ended = standing_puller.stop(pipeline)
+        ended = standing_puller.stop(pipeline.file)
         typer.echo(
             "the standing puller has stopped" if ended else f"no standing puller serves {pipeline.name!r}",
             err=True,

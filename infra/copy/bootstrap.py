@@ -108,7 +108,7 @@ def initialise(
     for trouble in [*errors, *copied.errors.values()]:
         set_aside(pipeline, trouble)
     report = _report(pipeline, tables, copied.copies, lsn, new_publications, time.monotonic() - started)
-    note_names(pipeline, {(table.schema, table.table) for table in tables})
+    note_names(pipeline.file, {(table.schema, table.table) for table in tables})
     warnings = [*report.warnings, *(each.warning for each in findings)]
     return replace(report, set_aside=reasons(pipeline), machines=machines, warnings=warnings)
 
@@ -120,7 +120,7 @@ def _file_findings(pipeline: OpenPipeline) -> list[FileFinding]:
         PipelineFileError: the source has no such table, or cannot publish it, or not send it in binary.
     """
     with source_session(pipeline.source.dsn, "comparing the file's tables") as connection:
-        findings = file_findings(pipeline, connection, None) + binary_findings(pipeline, connection)
+        findings = file_findings(pipeline, connection, None) + binary_findings(pipeline.source, connection)
     if wrong := [each for each in findings if each.wrong]:
         sections = dict.fromkeys(f"section `{each.section}`" for each in wrong)
         raise PipelineFileError(
@@ -166,7 +166,7 @@ def without_troubled(
             require_columns([table])
             _require_name(pipeline, table)
         except (SourceError, LakeError) as error:
-            if not is_of_one_table(pipeline, error):
+            if not is_of_one_table(pipeline.file, error):
                 raise
             errors.append(error)
     names = {error.table for error in errors}

@@ -287,7 +287,7 @@ def _copy(
         begins = begins if shared is None else shared.begins
 
         def failed(job: CopyJob, error: BaseException) -> bool:
-            if isinstance(error, SlotlakeError) and is_of_one_table(pipeline, error):
+            if isinstance(error, SlotlakeError) and is_of_one_table(pipeline.file, error):
                 errors.setdefault(job.table, error)
             return job.table in errors
 

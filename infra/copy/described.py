@@ -77,14 +77,14 @@ class Described:
         require_columns(tables)
         with source_session(dsn, "looking at privileges") as connection:
             require_readable(connection, {t.relation_id: [c.name for c in t.columns] for t in tables})
-        partitions = partitions_at(pipeline, snapshot.snapshot, tables)
+        partitions = partitions_at(pipeline.source, snapshot.snapshot, tables)
         fingerprints = fingerprints_at(
             pipeline.source, [table.relation_id for table in tables], snapshot.snapshot
         )
         errors: Errors = {}
         for table in _otherwise_published(pipeline, tables):
             what = "the table was altered, renamed or dropped before its copy began"
-            leave_out(pipeline, errors, table, changed_error(table, what))
+            leave_out(pipeline.file, errors, table, changed_error(table, what))
         schemas = {
             table: with_fingerprint(
                 replace(lake_schema(table), partitions=partitions[table]), fingerprints.get(table.relation_id)
@@ -117,7 +117,7 @@ class Described:
         for table, error in (changes | self._renamed()).items():
             if table not in gone:  # what the server refused meanwhile is explained by it
                 self.errors.pop(table, None)
-                leave_out(self.pipeline, self.errors, table, error)
+                leave_out(self.pipeline.file, self.errors, table, error)
         left = present - gone - self.errors.keys()
         return {table: schema for table, schema in self.schemas.items() if table in left}
 
@@ -137,7 +137,7 @@ class Described:
         ids = {table.relation_id for table in tables}
         fingerprints = {oid: each for oid, each in self.fingerprints.items() if oid in ids}
         partitions = {table: self.schemas[table].partitions for table in tables}
-        return partition_changes(self.pipeline, partitions) | changes_since(
+        return partition_changes(self.pipeline.source, partitions) | changes_since(
             self.pipeline.source, fingerprints, tables
         )
 

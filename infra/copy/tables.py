@@ -193,7 +193,7 @@ def copy_point(
     from slotlake.infra.source.history import server_origin
     from slotlake.spark.publish.commits import Point
 
-    origin = replace(server_origin(pipeline), next_xid=next_xid)
+    origin = replace(server_origin(pipeline.source), next_xid=next_xid)
     batch = "-".join(part for part in (kind, format_lsn(lsn).replace("/", "_"), name) if part)
     return Point(pipeline.name, lsn, batch, digest="", kind=kind, changes=rows, origin=origin)
 

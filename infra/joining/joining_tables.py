@@ -87,7 +87,7 @@ def add_new_tables(pipeline: OpenPipeline, progress: Progressing) -> Joined:
         point.all_mirrors.by_source_name.keys() | point.aside.keys() | {*map(parse_postgres_name, added)}
     )
     if _has_names(pipeline):
-        note_names(pipeline, in_lake, published)
+        note_names(pipeline.file, in_lake, published)
     return Joined(added, warnings)
 
 
@@ -114,7 +114,7 @@ JOINING_TABLES = CopyKind(JOINING_FOLDER, SETTLING, "it was published", copy_all
 
 def _has_names(pipeline: OpenPipeline) -> bool:
     """Return whether the pipeline file names tables, or did."""
-    return bool(pipeline.file.tables or noted_names(pipeline))
+    return bool(pipeline.file.tables or noted_names(pipeline.file))
 
 
 def _new_tables(
@@ -133,7 +133,7 @@ def _new_tables(
     mirrors = point.all_mirrors.by_source_name
     with source_session(source.dsn, "reading the publications") as connection:
         check_publications(connection, source.publications)
-        named = newly_named(pipeline).difference(mirrors, aside) if has_names else frozenset[Name]()
+        named = newly_named(pipeline.file).difference(mirrors, aside) if has_names else frozenset[Name]()
         troubles = _publish(pipeline, connection, named) if named else {}
         new_names = remembered.others(connection, source.publications, mirrors).difference(aside)
         published = remembered.names(connection, source.publications) if has_names else None

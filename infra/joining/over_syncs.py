@@ -363,7 +363,7 @@ def _since(table: SourceTable, position: int, visible: str, server: tuple[str, i
 
 
 def _server(pipeline: OpenPipeline) -> tuple[str, int]:
-    origin = server_origin(pipeline)
+    origin = server_origin(pipeline.source)
     return origin.system_identifier, origin.timeline
 
 

@@ -22,6 +22,7 @@ from slotlake.infra.recover.compare import LEFT, NEW, NOTHING, ROWS, WHOLE
 from slotlake.infra.state_file import RECOVER_PLAN, StateFile
 
 if TYPE_CHECKING:
+    from slotlake.infra.config.pipeline_file import PipelineFile
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.recover.report import RecoverReport
 
@@ -37,7 +38,7 @@ _IN_WORDS = {
 }
 
 
-def note_plan(pipeline: OpenPipeline, report: RecoverReport) -> str:
+def note_plan(file: PipelineFile, report: RecoverReport) -> str:
     """Note a plan in the state folder, in place of an earlier one; return the name to approve it by.
 
     Args:
@@ -46,7 +47,7 @@ def note_plan(pipeline: OpenPipeline, report: RecoverReport) -> str:
     outline = _outline(report)
     text = json.dumps([time.time(), outline], sort_keys=True)
     name = hashlib.sha256(text.encode()).hexdigest()[:16]
-    _note(pipeline).write({"plan": name, "begun": False, "outline": outline})
+    _note(file).write({"plan": name, "begun": False, "outline": outline})
     return name
 
 
@@ -60,33 +61,35 @@ def require_approved(pipeline: OpenPipeline, name: str, plan_now: Callable[[], R
     Raises:
         LakeError: another plan was made since, or the plan would be another one now; nothing was changed.
     """
-    file = _note(pipeline)
+    file = _note(pipeline.file)
     noted = file.mapping()
     if noted.get("plan") != name:
-        raise _refusal(pipeline, "the approved plan was carried out already, or another one was made since")
+        raise _refusal(
+            pipeline.name, "the approved plan was carried out already, or another one was made since"
+        )
     if not noted["begun"]:
         differences = list(_differences(noted["outline"], _outline(plan_now())))
         if differences:
             more = len(differences) - _SHOWN_MAX
             also = [f"and {more:,} more differences"] if more > 0 else []
             listed = "; ".join([*differences[:_SHOWN_MAX], *also])
-            raise _refusal(pipeline, f"the plan is not the one that was approved: {listed}")
+            raise _refusal(pipeline.name, f"the plan is not the one that was approved: {listed}")
         file.write({**noted, "begun": True}, durable=True)
 
 
-def forget_plan(pipeline: OpenPipeline) -> None:
+def forget_plan(file: PipelineFile) -> None:
     """Forget the plan: it was carried out, or nothing is wrong any more."""
-    _note(pipeline).remove()
+    _note(file).remove()
 
 
-def _note(pipeline: OpenPipeline) -> StateFile:
-    return RECOVER_PLAN.of(pipeline.file.state_dir)
+def _note(file: PipelineFile) -> StateFile:
+    return RECOVER_PLAN.of(file.state_dir)
 
 
-def _refusal(pipeline: OpenPipeline, what: str) -> LakeError:
+def _refusal(name: str, what: str) -> LakeError:
     return LakeError(
         f"the recovery was refused, and nothing was changed: {what}",
-        where=f"pipeline {pipeline.name}",
+        where=f"pipeline {name}",
         way_out="plan again, read the new plan, and approve that one",
     )
 

@@ -38,6 +38,8 @@ from slotlake.infra.source import standing_puller
 from slotlake.spark.names import lake_table, postgres_name
 
 if TYPE_CHECKING:
+    from slotlake.decoder.server.source import SourceSettings
+    from slotlake.infra.config.pipeline_file import PipelineFile
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.spark.maintenance.integrity import Damage
@@ -64,7 +66,7 @@ def recover(
     started = time.monotonic()
     diagnosis = judge(pipeline, files=True)
     if not diagnosis.findings:
-        forget_plan(pipeline)
+        forget_plan(pipeline.file)
         return _report_of_whole(pipeline, diagnosis)
     if not carry_out:
         return _report(pipeline, diagnosis, _planned(pipeline, diagnosis, progress), started)
@@ -72,8 +74,8 @@ def recover(
         require_approved(pipeline, approved, lambda: _plan_now(pipeline, diagnosis, progress))
     diagnosis = _with_commits_mended(pipeline, diagnosis)
     tables = _carry_out(pipeline, diagnosis, progress)
-    forget_stopped(pipeline)
-    forget_plan(pipeline)
+    forget_stopped(pipeline.file)
+    forget_plan(pipeline.file)
     return _report(pipeline, diagnosis, tables, started, carried_out=True)
 
 
@@ -94,7 +96,7 @@ def _report(
         pipeline.name,
         "; ".join(finding.what for finding in diagnosis.findings)
         + (_set_aside_tables(pipeline) if carried_out else ""),
-        _plan(pipeline, diagnosis, tables, carried_out=carried_out),
+        _plan(pipeline.source, diagnosis, tables, carried_out=carried_out),
         carried_out=carried_out,
         findings=diagnosis.findings,
         tables=tables,
@@ -115,7 +117,7 @@ def _report_of_whole(pipeline: OpenPipeline, diagnosis: Diagnosis) -> RecoverRep
 
 def _unmended_troubles(pipeline: OpenPipeline) -> str:
     """What no recovery mends: the error that the last sync ended with, and tables set aside."""
-    stopped = stopped_by(pipeline)
+    stopped = stopped_by(pipeline.file)
     warning = f"; but the next sync will stop again at {stopped}" if stopped else ""
     return warning + _set_aside_tables(pipeline)
 
@@ -136,7 +138,7 @@ def _planned(pipeline: OpenPipeline, diagnosis: Diagnosis, progress: Progressing
         broken = unreadable(diagnosis.damages)
         if any(each.position is not None for each in diagnosis.damages):
             return []  # the lake as it will be compared is not what readers see now
-        if unpublished(pipeline):
+        if unpublished(pipeline.source):
             return []  # which tables, and which of their rows, nobody can tell before the publication is made
         tables = published_tables(pipeline)
         with session_now(pipeline.source.dsn) as connection:
@@ -146,7 +148,7 @@ def _planned(pipeline: OpenPipeline, diagnosis: Diagnosis, progress: Progressing
                 tables,
                 broken,
                 progress,
-                spared=lambda error: is_of_one_table(pipeline, error),
+                spared=lambda error: is_of_one_table(pipeline.file, error),
             )
         return [each.repair for each in comparisons]
     names = {name for each in diagnosis.findings if each.repair == "copy" for name in each.tables}
@@ -156,9 +158,8 @@ def _planned(pipeline: OpenPipeline, diagnosis: Diagnosis, progress: Progressing
     return repairs + [TableRepair(name, NEW, why="the catalog lacks it") for name in sorted(absent)]
 
 
-def unpublished(pipeline: OpenPipeline) -> list[str]:
+def unpublished(source: SourceSettings) -> list[str]:
     """The pipeline's publications that the source does not have."""
-    source = pipeline.source
     with source_session(source.dsn, "looking at the publications") as connection:
         return missing_publications(connection, source.publications)
 
@@ -169,7 +170,7 @@ def unreadable(damages: Collection[Damage]) -> set[LakeName]:
 
 
 def _plan(
-    pipeline: OpenPipeline, diagnosis: Diagnosis, tables: Sequence[TableRepair], *, carried_out: bool
+    source: SourceSettings, diagnosis: Diagnosis, tables: Sequence[TableRepair], *, carried_out: bool
 ) -> list[str]:
     lines = [
         f"move {each.table} back to where slotlake left it (snapshot {each.snapshot}); no row is copied"
@@ -186,7 +187,7 @@ def _plan(
         if each.snapshot is None and each.is_derived
     ]
     if diagnosis.needs("renew"):
-        lines += _renewal(pipeline, tables, carried_out=carried_out)
+        lines += _renewal(source, tables, carried_out=carried_out)
     else:
         lines += [_copy_line(table) for table in tables]
     return lines
@@ -203,12 +204,12 @@ def _copy_line(table: TableRepair) -> str:
     return f"copy {table.table} again in place, at an exact LSN"
 
 
-def _renewal(pipeline: OpenPipeline, tables: Sequence[TableRepair], *, carried_out: bool) -> list[str]:
-    slot = pipeline.source.slot
+def _renewal(source: SourceSettings, tables: Sequence[TableRepair], *, carried_out: bool) -> list[str]:
+    slot = source.slot
     lines = [
         f"make a new slot {slot}, in place of what is left of the old one, and compare lake and source there"
     ]
-    if not carried_out and unpublished(pipeline):
+    if not carried_out and unpublished(source):
         lines.insert(
             0,
             "make the publications that are missing, of the tables that the pipeline file names and of those "
@@ -277,11 +278,11 @@ def _carry_out(pipeline: OpenPipeline, diagnosis: Diagnosis, progress: Progressi
 
     pipeline.stream.end()
     if diagnosis.needs("renew"):
-        standing_puller.stop(pipeline)
+        standing_puller.stop(pipeline.file)
     repair_damage(pipeline.lake, diagnosis.damages)
     rewind_tables(pipeline.lake, pipeline.name)
     if diagnosis.needs("pull"):
-        _rename_altered_batches(pipeline, diagnosis.position)
+        _rename_altered_batches(pipeline.file, diagnosis.position)
     derived = [each.table for each in diagnosis.damages if each.snapshot is None and each.is_derived]
     if derived:
         drop_tables(pipeline.lake, pipeline.name, derived)
@@ -349,12 +350,12 @@ def _may_apply_waiting(diagnosis: Diagnosis) -> bool:
     return all(each.kind == "slot" for each in diagnosis.findings if each.repair == "renew")
 
 
-def _rename_altered_batches(pipeline: OpenPipeline, position: int) -> None:
+def _rename_altered_batches(file: PipelineFile, position: int) -> None:
     """Rename a batch that waits and was altered, so that nothing takes it for a batch."""
     from slotlake.decoder.changelog.batches import batches
     from slotlake.spark.publish import sidecar
 
-    for path in batches(pipeline.file.changelog_dir):
+    for path in batches(file.changelog_dir):
         if path.name.startswith(f"{position:016X}-"):
             for each in (path, sidecar.place(path)):
                 if each.exists():

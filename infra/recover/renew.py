@@ -44,8 +44,10 @@ if TYPE_CHECKING:
     import psycopg
 
     from slotlake.decoder.catalog.publications import SourceTable
+    from slotlake.infra.config.pipeline_file import PipelineFile
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
+    from slotlake.spark.lake import LakeSettings
     from slotlake.spark.names import LakeName
     from slotlake.spark.tables.schema import TableSchema
 
@@ -74,13 +76,13 @@ def renew(
         SlotError: open transactions delay the new slot; they are named, and the lake is as it was.
     """
     pipeline.session  # noqa: B018  start Spark before the slot: no slot is made if it cannot start
-    if salvage and not recovery_note(pipeline).exists():
+    if salvage and not recovery_note(pipeline.file).exists():
         follow_history(pipeline, pipeline.position())  # what only a failed primary had is not the source's
         _apply_what_waits(pipeline, progress)
     _make_missing_publications(pipeline)
     for table in give_up_all(pipeline):  # positions up to which its changes are noted may come again
         progress(f"copy {table}: given up, the pipeline is recovered", 0)
-    with _noted_as_begun(pipeline):
+    with _noted_as_begun(pipeline.file):
         drop_slot(pipeline.source)
         note_identity(
             pipeline.file, pipeline.lake
@@ -101,8 +103,8 @@ def _bring_to_snapshot(
     # At once: what commits while the tables are compared comes behind the recovery by time too.
     snapshot_time = source_clock(pipeline)
     start = _position_below(pipeline, snapshot.lsn)
-    _forget_what_waits(pipeline, start)
-    note_recovery_begun(pipeline, batch_name(start, snapshot.lsn))
+    _forget_what_waits(pipeline.file, start)
+    note_recovery_begun(pipeline.file, batch_name(start, snapshot.lsn))
     batch, comparisons = _difference(pipeline, (start, snapshot_time), snapshot, broken, progress)
     reach("recover.batch_written")
     write_copies(pipeline, batch, snapshot, _whole_copies(comparisons), progress)
@@ -112,7 +114,7 @@ def _bring_to_snapshot(
     progress("publish", 0)
     publish_named(pipeline, batch.name)
     reach("recover.published")
-    recovery_note(pipeline).remove()
+    recovery_note(pipeline.file).remove()
     DROPPED.of(pipeline.file.state_dir).remove()  # whoever recovers what was dropped wants it to go on
     _copy_new_tables(pipeline, comparisons, snapshot, progress)
     return comparisons
@@ -141,13 +143,13 @@ def _copy_new_tables(
 
 
 @contextmanager
-def _noted_as_begun(pipeline: OpenPipeline) -> Iterator[None]:
+def _noted_as_begun(file: PipelineFile) -> Iterator[None]:
     """Note, until the end of the block, that this process has begun a recovery."""
-    note_recovery_begun(pipeline, None)
+    note_recovery_begun(file, None)
     try:
         yield
     finally:
-        note_recovery_ended(pipeline)
+        note_recovery_ended(file)
 
 
 def _position_below(pipeline: OpenPipeline, lsn: int) -> int:
@@ -177,16 +179,16 @@ def _apply_what_waits(pipeline: OpenPipeline, progress: Progressing) -> None:
         publish_named(pipeline, batch.name)
 
 
-def _forget_what_waits(pipeline: OpenPipeline, position: int) -> None:
+def _forget_what_waits(file: PipelineFile, position: int) -> None:
     """Remove batches of the old slot beyond the lake's position, and transactions that it left prepared."""
     from slotlake.spark.publish import sidecar
 
-    for path in batches(pipeline.file.changelog_dir):
+    for path in batches(file.changelog_dir):
         ends = batch_positions(path.name)
         if ends is not None and ends[1] > position:
             shutil.rmtree(sidecar.place(path), ignore_errors=True)
             shutil.rmtree(path, ignore_errors=True)
-    forget_from(pipeline.file.changelog_dir, 0)
+    forget_from(file.changelog_dir, 0)
 
 
 def _make_missing_publications(pipeline: OpenPipeline) -> None:
@@ -212,7 +214,7 @@ def _tables_to_publish(pipeline: OpenPipeline, connection: psycopg.Connection[An
     named = [parse_postgres_name(name) for name in pipeline.file.tables]
     if not named:
         return []
-    at_source = memberships(connection, pipeline.source.publications, {*named, *_followed(pipeline)})
+    at_source = memberships(connection, pipeline.source.publications, {*named, *_followed(pipeline.lake)})
     followed = {
         name: each.relation_id
         for name, each in at_source.items()
@@ -224,11 +226,11 @@ def _tables_to_publish(pipeline: OpenPipeline, connection: psycopg.Connection[An
     return [*named, *(name for name, oid in followed.items() if oid not in below)]
 
 
-def _followed(pipeline: OpenPipeline) -> set[Name]:
+def _followed(lake: LakeSettings) -> set[Name]:
     """Return the tables that have not left the publications; those that are set aside too."""
     from slotlake.spark.read.point import ReadPoint
 
-    point = ReadPoint.latest(pipeline.lake)
+    point = ReadPoint.latest(lake)
     fingerprints = {(t.schema, t.table): CatalogFingerprint.from_json(t.fingerprint) for t in point.tables()}
     left = {name for name, each in fingerprints.items() if each is not None and each.has_left}
     return {*fingerprints, *point.aside} - left

@@ -71,7 +71,7 @@ def large(pipeline: OpenPipeline, tables: Sequence[SourceTable]) -> list[SourceT
         takes_long = len(parts) > 1 and sum(part.bytes for part in parts) > bytes_max
         return takes_long or table.relation_id in begun_tables
 
-    candidates = [table for table in tables if not stops_all(pipeline, (table.schema, table.table))]
+    candidates = [table for table in tables if not stops_all(pipeline.file, (table.schema, table.table))]
     if not candidates:
         return []
     return replaced_in_place(pipeline, candidates, is_wanted)

@@ -46,7 +46,7 @@ def set_absent_aside(pipeline: OpenPipeline, damages: Sequence[Damage], *, every
         errors[error.table] = error
     known = tables_aside(pipeline).keys() if errors else set()
     for name in errors.keys() - known:
-        if not every and stops_all(pipeline, name):
+        if not every and stops_all(pipeline.file, name):
             raise errors[name]
     new: dict[Name, tuple[Cause, str, str, str]] = {
         n: ("absent", e.what, e.where, e.way_out) for n, e in sorted(errors.items()) if n not in known

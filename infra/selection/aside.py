@@ -36,6 +36,7 @@ from slotlake.infra.state_file import STOPPED, StateFile
 from slotlake.spark.names import parse_postgres_name, postgres_name
 
 if TYPE_CHECKING:
+    from slotlake.infra.config.pipeline_file import PipelineFile
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.spark.publish.aside import Aside, Cause, Name
 
@@ -72,36 +73,36 @@ def retry_without_troubled(pipeline: OpenPipeline, step: Callable[[], T]) -> T:
             done = step()
         except SlotlakeError as error:
             if not set_aside(pipeline, error):
-                _note_stopped(pipeline, error)
+                _note_stopped(pipeline.file, error)
                 raise
         else:
-            forget_stopped(pipeline)
+            forget_stopped(pipeline.file)
             return done
 
 
-def stopped_by(pipeline: OpenPipeline) -> str | None:
+def stopped_by(file: PipelineFile) -> str | None:
     """The error that stopped the last run here and will stop the next one; None if that is not known."""
-    text = _stopped_note(pipeline).mapping().get("told")
+    text = _stopped_note(file).mapping().get("told")
     return None if text is None else str(text)
 
 
-def _stopped_note(pipeline: OpenPipeline) -> StateFile:
-    return STOPPED.of(pipeline.file.state_dir)
+def _stopped_note(file: PipelineFile) -> StateFile:
+    return STOPPED.of(file.state_dir)
 
 
-def forget_stopped(pipeline: OpenPipeline) -> None:
+def forget_stopped(file: PipelineFile) -> None:
     """Forget the error that stopped the last run: it need not stop the next one."""
-    _stopped_note(pipeline).remove()
+    _stopped_note(file).remove()
 
 
-def _note_stopped(pipeline: OpenPipeline, error: SlotlakeError) -> None:
+def _note_stopped(file: PipelineFile, error: SlotlakeError) -> None:
     """Note the error for `recover` to report; if the note cannot be written, only that is lost."""
     if error.retryable or not isinstance(error, _REPEATED_ERRORS):
         return
     place = f"table {postgres_name(*error.table)}" if error.table else error.where or "no place"
     text = f"{place}: {error.what}: {error.way_out}"
     with suppress(OSError):
-        _stopped_note(pipeline).write({"told": text})
+        _stopped_note(file).write({"told": text})
 
 
 @contextmanager
@@ -116,7 +117,9 @@ def setting_aside(pipeline: OpenPipeline) -> Iterator[None]:
 
 def set_aside(pipeline: OpenPipeline, error: SlotlakeError) -> bool:
     """Set the table aside that an error names; return False if it names none, or is to stop all."""
-    if not is_of_one_table(pipeline, error) or error.table is None or error.table in tables_aside(pipeline):
+    if not is_of_one_table(pipeline.file, error) or error.table is None:
+        return False
+    if error.table in tables_aside(pipeline):
         return False
     cause = _cause(error)
     way_out = _CHANGED if cause == "changed" else error.way_out
@@ -124,32 +127,31 @@ def set_aside(pipeline: OpenPipeline, error: SlotlakeError) -> bool:
     return True
 
 
-def is_of_one_table(pipeline: OpenPipeline, error: SlotlakeError) -> bool:
+def is_of_one_table(file: PipelineFile, error: SlotlakeError) -> bool:
     """Return whether an error is one table's alone, and not to stop all."""
     its_own = isinstance(error, LockedError | ChangedMeanwhileError)  # others need not wait for that
     waiting_helps = error.retryable and (not its_own or isinstance(error, VanishedError))
-    return error.table is not None and not waiting_helps and not stops_all(pipeline, error.table)
+    return error.table is not None and not waiting_helps and not stops_all(file, error.table)
 
 
-def leave_out(pipeline: OpenPipeline, errors: Errors, table: SourceTable, error: SlotlakeError) -> None:
+def leave_out(file: PipelineFile, errors: Errors, table: SourceTable, error: SlotlakeError) -> None:
     """Note that a table is left out of a copy of several, for an error that is its own.
 
     Args:
-        pipeline: the pipeline, whose file says what stops all.
         error: why it cannot be copied now.
 
     Raises:
         SlotlakeError: the error is not one table's alone, or is to stop all.
     """
-    if not is_of_one_table(pipeline, error):
+    if not is_of_one_table(file, error):
         raise error
     errors.setdefault(table, error)
 
 
-def stops_all(pipeline: OpenPipeline, table: Name) -> bool:
+def stops_all(file: PipelineFile, table: Name) -> bool:
     """Return whether the pipeline file wants this table's errors to stop all."""
-    own = {parse_postgres_name(name): section.on_trouble for name, section in pipeline.file.tables.items()}
-    return (own.get(table) or pipeline.file.on_trouble) == "stop"
+    own = {parse_postgres_name(name): section.on_trouble for name, section in file.tables.items()}
+    return (own.get(table) or file.on_trouble) == "stop"
 
 
 def set_aside_unreadable(pipeline: OpenPipeline, batch: Batch) -> None:
@@ -165,7 +167,7 @@ def set_aside_unreadable(pipeline: OpenPipeline, batch: Batch) -> None:
     followed = {(table.schema, table.table) for table in ReadPoint.latest(pipeline.lake).followed()}
     unreadable = {name: error for name, error in batch.unreadable.items() if name in followed}
     for name, (what, where) in unreadable.items():
-        if stops_all(pipeline, name):
+        if stops_all(pipeline.file, name):
             shutil.rmtree(batch.path, ignore_errors=True)
             error = ProtocolError(what, where=where).of(*name)
             error.way_out = _UNREADABLE_STOPS

@@ -21,6 +21,7 @@ from slotlake.infra.state_file import DERIVED_GONE
 from slotlake.spark.names import LakeName, postgres_name, source_table
 
 if TYPE_CHECKING:
+    from slotlake.infra.config.pipeline_file import PipelineFile
     from slotlake.infra.pipeline_open import OpenPipeline
 
 
@@ -101,7 +102,7 @@ def note_dropped(pipeline: OpenPipeline, names: Collection[LakeName]) -> None:
     noted = gone_tables(pipeline)
     known = {name for name, gone in noted.items() if not gone.is_there}
     new = {str(name): Gone(postgres_name(*of), True) for name, of in asked_for(pipeline, names).items()}
-    _write(pipeline, {**noted, **{name: gone for name, gone in new.items() if name not in known}})
+    _write(pipeline.file, {**noted, **{name: gone for name, gone in new.items() if name not in known}})
 
 
 def note_in_the_way(pipeline: OpenPipeline, directories: Mapping[LakeName, str]) -> None:
@@ -114,14 +115,14 @@ def note_in_the_way(pipeline: OpenPipeline, directories: Mapping[LakeName, str])
     for name, source in asked_for(pipeline, directories).items():
         before = noted.get(str(name), Gone(postgres_name(*source), dropped=False))
         noted[str(name)] = replace(before, directory=directories[name], begun="", returned=False)
-    _write(pipeline, noted)
+    _write(pipeline.file, noted)
 
 
 def note_present(pipeline: OpenPipeline, present: Collection[LakeName]) -> None:
     """Note which tables on the list the lake has again."""
     names = {str(name) for name in present} if (noted := gone_tables(pipeline)) else set()
     back = {name: replace(gone, returned=not gone.begun) for name, gone in noted.items() if name in names}
-    _write(pipeline, {**noted, **back})
+    _write(pipeline.file, {**noted, **back})
 
 
 def note_begun(pipeline: OpenPipeline, names: Collection[str]) -> None:
@@ -135,7 +136,7 @@ def note_begun(pipeline: OpenPipeline, names: Collection[str]) -> None:
     begun = {
         name: replace(noted[name], begun=at, directory="", returned=False) for name in names if name in noted
     }
-    _write(pipeline, {**noted, **begun})
+    _write(pipeline.file, {**noted, **begun})
 
 
 def gone_tables(pipeline: OpenPipeline) -> dict[str, Gone]:
@@ -150,7 +151,7 @@ def gone_tables(pipeline: OpenPipeline) -> dict[str, Gone]:
 def gone_warnings(pipeline: OpenPipeline) -> list[str]:
     """Return a warning of each table that is listed, and take those off the list that are there again."""
     noted = gone_tables(pipeline)
-    _write(pipeline, {name: gone for name, gone in noted.items() if not gone.is_there})
+    _write(pipeline.file, {name: gone for name, gone in noted.items() if not gone.is_there})
     return [
         gone.what(name) if gone.is_there else f"{gone.what(name)}: {gone.way_out}"
         for name, gone in noted.items()
@@ -167,8 +168,8 @@ def gone_alarms(pipeline: OpenPipeline) -> list[Alarm]:
     ]
 
 
-def _write(pipeline: OpenPipeline, tables: Mapping[str, Gone]) -> None:
-    note = DERIVED_GONE.of(pipeline.file.state_dir)
+def _write(file: PipelineFile, tables: Mapping[str, Gone]) -> None:
+    note = DERIVED_GONE.of(file.state_dir)
     content = {name: asdict(gone) for name, gone in sorted(tables.items())}
     if content != note.mapping():
         note.write(content, durable=True)

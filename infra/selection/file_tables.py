@@ -33,7 +33,10 @@ from slotlake.spark.names import parse_postgres_name, postgres_name
 if TYPE_CHECKING:
     import psycopg
 
+    from slotlake.decoder.server.source import SourceSettings
+    from slotlake.infra.config.pipeline_file import PipelineFile
     from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.spark.lake import LakeSettings
 
 Name: TypeAlias = tuple[str, str]
 
@@ -61,59 +64,58 @@ class FileFinding:
         return f"{self.what}: {self.way_out}"
 
 
-def named_in(pipeline: OpenPipeline) -> frozenset[Name]:
+def named_in(file: PipelineFile) -> frozenset[Name]:
     """Return schema and name of the tables that the pipeline file names."""
-    return frozenset(parse_postgres_name(name) for name in pipeline.file.tables)
+    return frozenset(parse_postgres_name(name) for name in file.tables)
 
 
-def names_in_lake(pipeline: OpenPipeline) -> set[Name]:
+def names_in_lake(lake: LakeSettings) -> set[Name]:
     """Return the tables that the lake has, and those that are set aside."""
     from slotlake.spark.read.point import ReadPoint
 
-    point = ReadPoint.latest(pipeline.lake)
+    point = ReadPoint.latest(lake)
     return {*point.all_mirrors.by_source_name, *point.aside}
 
 
-def noted_names(pipeline: OpenPipeline) -> frozenset[Name] | None:
+def noted_names(file: PipelineFile) -> frozenset[Name] | None:
     """Return the tables that the file has named and the lake has got; None if that was never noted."""
-    note = _note(pipeline).read()
+    note = _note(file).read()
     return None if note is None else frozenset(parse_postgres_name(str(name)) for name in note)
 
 
-def newly_named(pipeline: OpenPipeline) -> frozenset[Name]:
+def newly_named(file: PipelineFile) -> frozenset[Name]:
     """Return the tables that the file names, and of which it was never noted that the lake got them."""
-    return named_in(pipeline) - (noted_names(pipeline) or frozenset())
+    return named_in(file) - (noted_names(file) or frozenset())
 
 
 def note_names(
-    pipeline: OpenPipeline, in_lake: Collection[Name], published: Collection[Name] | None = None
+    file: PipelineFile, in_lake: Collection[Name], published: Collection[Name] | None = None
 ) -> None:
     """Note which tables the file names and the lake has got.
 
     Args:
-        pipeline: the pipeline, with its state folder.
         in_lake: the tables that the lake has, and those that are set aside.
         published: the tables that are published; what the file names no longer is remembered as long as it
             is among them. None: not known, so all of it is.
     """
-    named, noted = named_in(pipeline), noted_names(pipeline)
+    named, noted = named_in(file), noted_names(file)
     before = noted or frozenset()
     followed = before.intersection(in_lake, before if published is None else published)
     remembered = followed | (before & named)
     names = remembered | (named & set(in_lake))
     if noted is None or names != noted:
-        _note(pipeline).write(sorted(postgres_name(*name) for name in names))
+        _note(file).write(sorted(postgres_name(*name) for name in names))
 
 
-def forget_name(pipeline: OpenPipeline, name: Name) -> None:
+def forget_name(file: PipelineFile, name: Name) -> None:
     """Forget that the file named a table, unless it still does: then it would count as newly named."""
-    noted = noted_names(pipeline) or frozenset()
-    names = noted | {name} if name in named_in(pipeline) else noted - {name}
-    _note(pipeline).write(sorted(postgres_name(*each) for each in names))
+    noted = noted_names(file) or frozenset()
+    names = noted | {name} if name in named_in(file) else noted - {name}
+    _note(file).write(sorted(postgres_name(*each) for each in names))
 
 
-def _note(pipeline: OpenPipeline) -> StateFile:
-    return NAMED.of(pipeline.file.state_dir)
+def _note(file: PipelineFile) -> StateFile:
+    return NAMED.of(file.state_dir)
 
 
 def own_publications(pipeline: OpenPipeline) -> list[str]:
@@ -129,11 +131,11 @@ def target_publication(
     return publication_for(connection, [*own_publications(pipeline), *pipeline.source.publications])
 
 
-def binary_findings(pipeline: OpenPipeline, connection: psycopg.Connection[Any]) -> list[FileFinding]:
+def binary_findings(source: SourceSettings, connection: psycopg.Connection[Any]) -> list[FileFinding]:
     """Find the columns because of which `source.binary` is wrong."""
-    if not pipeline.source.binary:
+    if not source.binary:
         return []
-    withheld = withheld_columns(connection, pipeline.source.publications, load_types(connection))
+    withheld = withheld_columns(connection, source.publications, load_types(connection))
     if not withheld:
         return []
     return [FileFinding("", "; ".join(withheld), TEXT_OR_UNPUBLISHED, wrong=True, section="source")]
@@ -154,7 +156,7 @@ def file_findings(
     publications = pipeline.source.publications
     if published is None:
         published = published_names(connection, publications)
-    named, noted = named_in(pipeline), noted_names(pipeline) or frozenset()
+    named, noted = named_in(pipeline.file), noted_names(pipeline.file) or frozenset()
     unpublished = named.difference(published)
     at_source = memberships(connection, publications, unpublished)
     others = names_of_tables(connection) if unpublished - at_source.keys() else []
@@ -210,13 +212,13 @@ class _Look:
     def _left(self, name: Name, at_source: Membership | None) -> FileFinding:
         table = postgres_name(*name)
         stays = "the lake's table stays as it was"
-        remove = command(self.pipeline, "remove", name)
+        remove = command(self.pipeline.file, "remove", name)
         if at_source is None:
             what = f"the pipeline file names {table}, and the source has no such table any more; {stays}"
             way_out = f"take it out of `tables`; {remove} --drop drops the lake's table"
             return FileFinding(table, what, way_out)
         what = f"the pipeline file names {table}, which is not published any more; {stays}"
-        add = command(self.pipeline, "add", name)
+        add = command(self.pipeline.file, "add", name)
         return FileFinding(
             table, what, f"{add} publishes and copies it again; or take it out of `tables` ({remove})"
         )
@@ -224,7 +226,7 @@ class _Look:
     def _unpublished(self, name: Name, at_source: Membership) -> FileFinding:
         table = postgres_name(*name)
         what = f"the pipeline file names {table}, which no publication of the pipeline has"
-        add = command(self.pipeline, "add", name)
+        add = command(self.pipeline.file, "add", name)
         if name in self.noted:
             return FileFinding(table, what, f"{add}, or take it out of `tables`", True)
         if self.target is None:
@@ -243,7 +245,7 @@ class _Look:
         """Describe a table that the file named, and that is still followed."""
         table = postgres_name(*name)
         what = f"the pipeline file does not name {table} any more, and it is still published and followed"
-        remove = command(self.pipeline, "remove", name)
+        remove = command(self.pipeline.file, "remove", name)
         way_out = f"{remove} ends that (with --drop also the lake's table); or name it again"
         return FileFinding(table, what, way_out)
 
@@ -251,7 +253,7 @@ class _Look:
         """Describe a table that the file names, and that was removed from the lake."""
         table = postgres_name(*name)
         what = f"the pipeline file names {table}, which was removed from the lake and is not copied again"
-        add = command(self.pipeline, "add", name)
+        add = command(self.pipeline.file, "add", name)
         return FileFinding(table, what, f"take it out of `tables`; or {add}", True)
 
 
@@ -280,15 +282,14 @@ def nearest(name: Name, others: Collection[Name]) -> str:
     return folded[matches[0]] if matches else ""
 
 
-def command(pipeline: OpenPipeline, action: str, name: Name) -> str:
+def command(file: PipelineFile, action: str, name: Name) -> str:
     """Return the command that adds or removes a table, as a shell takes it.
 
     Args:
-        pipeline: the pipeline, with its file.
         action: ``add`` or ``remove``.
         name: schema and name of the table.
     """
-    return f"slotlake {action} {pipeline.file.path.name} --table {shlex.quote(postgres_name(*name))}"
+    return f"slotlake {action} {file.path.name} --table {shlex.quote(postgres_name(*name))}"
 
 
 def finding_alarms(findings: Sequence[FileFinding]) -> list[Alarm]:

@@ -32,6 +32,7 @@ from slotlake.spark.tables.schema import TableSchema
 
 if TYPE_CHECKING:
     from slotlake.decoder.memory import Memory
+    from slotlake.decoder.server.source import SourceSettings
     from slotlake.infra.config.pipeline_file import PipelineFile
     from slotlake.infra.config.sections import TableSection
     from slotlake.infra.pipeline_open import OpenPipeline
@@ -180,7 +181,7 @@ def refuse_changed(pipeline: OpenPipeline) -> None:
     tables = ReadPoint.latest(pipeline.lake).followed()
     selections = {(t.schema, t.table): Selection.from_json(t.selection) for t in tables}
     pipeline.memory.put(_LakeSelections(selections, nothing=False))
-    _refuse_other_selection(pipeline, sections, selections)
+    _refuse_other_selection(pipeline.source, sections, selections)
     _refuse_other_types(pipeline, {(t.schema, t.table): t.types for t in tables})
     _refuse_other_soft_deletes(pipeline, {(t.schema, t.table): t.soft_deletes for t in tables})
     filtered = {name: each for name, each in selections.items() if each.expression is not None}
@@ -191,7 +192,7 @@ def refuse_changed(pipeline: OpenPipeline) -> None:
 
 
 def _refuse_other_selection(
-    pipeline: OpenPipeline,
+    source: SourceSettings,
     sections: Mapping[tuple[str, str], TableSection],
     selections: Mapping[tuple[str, str], Selection],
 ) -> None:
@@ -200,7 +201,7 @@ def _refuse_other_selection(
         for name, each in selections.items()
         if each.as_configured != _selection_in_file(sections.get(name)).as_configured
     ]
-    if published := _published(pipeline, changed):
+    if published := _published(source, changed):
         raise _changed_error(
             published,
             "the pipeline file chooses other rows, columns or operations of a table than the lake has",
@@ -210,7 +211,7 @@ def _refuse_other_selection(
 def _refuse_other_types(pipeline: OpenPipeline, types: Mapping[tuple[str, str], str]) -> None:
     types_in_file = types_of(pipeline.file, types)
     changed = [name for name, rules in types.items() if rules != types_in_file[name]]
-    if published := _published(pipeline, changed):
+    if published := _published(pipeline.source, changed):
         raise _changed_error(
             published, "the pipeline file chooses other types for a table's columns than the lake has"
         )
@@ -219,7 +220,7 @@ def _refuse_other_types(pipeline: OpenPipeline, types: Mapping[tuple[str, str], 
 def _refuse_other_soft_deletes(pipeline: OpenPipeline, chosen: Mapping[tuple[str, str], bool]) -> None:
     wanted = marking(pipeline.file, chosen)
     changed = [name for name, marked in chosen.items() if marked != wanted[name]]
-    if published := _published(pipeline, changed):
+    if published := _published(pipeline.source, changed):
         raise _changed_error(
             published,
             "the pipeline file has another on_delete for a table than the lake's table was made with",
@@ -241,11 +242,10 @@ def _refuse_other_meaning(pipeline: OpenPipeline, filtered: Mapping[tuple[str, s
                     )
 
 
-def _published(pipeline: OpenPipeline, names: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+def _published(source: SourceSettings, names: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """Those that are still published: what the file says of others is about nothing any more."""
     if not names:
         return []
-    source = pipeline.source
     with source_session(source.dsn, "reading the publications") as connection:
         present = published_names(connection, source.publications)
         return [name for name in names if name in present]

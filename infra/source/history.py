@@ -21,28 +21,31 @@ from slotlake.decoder.slots.upgraded import UpgradedSlot, require_upgraded_slot
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from slotlake.decoder.server.source import SourceSettings
+    from slotlake.infra.config.pipeline_file import PipelineFile
     from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.spark.lake import LakeSettings
 
 _log = logging.getLogger(__name__)
 
 
-def lake_origin(pipeline: OpenPipeline) -> Origin | None:
+def lake_origin(lake: LakeSettings) -> Origin | None:
     """The server that the lake was fed from last; None if the lake does not say."""
     from slotlake.spark.catalog.base import load_one
     from slotlake.spark.catalog.open import open_catalog
     from slotlake.spark.publish.commits import commits_name
     from slotlake.spark.publish.origins import origin_of
 
-    with open_catalog(pipeline.lake) as catalog:
-        commits = load_one(catalog, commits_name(pipeline.lake.namespace))
+    with open_catalog(lake) as catalog:
+        commits = load_one(catalog, commits_name(lake.namespace))
     return origin_of(commits.metadata)
 
 
-def server_origin(pipeline: OpenPipeline) -> Origin:
+def server_origin(source: SourceSettings) -> Origin:
     """The server that answers now."""
     from slotlake.decoder.server.source import identify
 
-    server = identify(pipeline.source.dsn)
+    server = identify(source.dsn)
     return Origin(server.system_identifier, server.timeline)
 
 
@@ -55,10 +58,10 @@ def follow_history(pipeline: OpenPipeline, position: int) -> None:
     Raises:
         HistoryError: the server does not continue it.
     """
-    origin = lake_origin(pipeline)
+    origin = lake_origin(pipeline.lake)
     continuation = require_history(pipeline.source.dsn, origin, position)
     if continuation.history:
-        _forget_dead_branches(pipeline, position, continuation.history)
+        _forget_dead_branches(pipeline.file, position, continuation.history)
 
 
 def upgraded_slot(pipeline: OpenPipeline, position: int, error: AnotherClusterError) -> UpgradedSlot:
@@ -71,7 +74,7 @@ def upgraded_slot(pipeline: OpenPipeline, position: int, error: AnotherClusterEr
     Raises:
         HistoryError: that is not proven; or the given error, if no slot is there that could be one.
     """
-    origin = lake_origin(pipeline)
+    origin = lake_origin(pipeline.lake)
     assert origin is not None
     try:
         slot = require_upgraded_slot(pipeline.source, origin, position)
@@ -87,9 +90,9 @@ def upgraded_slot(pipeline: OpenPipeline, position: int, error: AnotherClusterEr
     return slot
 
 
-def _forget_dead_branches(pipeline: OpenPipeline, position: int, history: dict[int, int]) -> None:
+def _forget_dead_branches(file: PipelineFile, position: int, history: dict[int, int]) -> None:
     """Remove batches not in the lake yet, of a timeline that the server left before their end."""
-    for path in batches(pipeline.file.changelog_dir):
+    for path in batches(file.changelog_dir):
         positions = batch_positions(path.name)
         if positions is None or positions[0] < position:
             continue
@@ -99,7 +102,7 @@ def _forget_dead_branches(pipeline: OpenPipeline, position: int, history: dict[i
                 "batch %s reaches beyond the failover at %s: pulled again", path.name, format_lsn(switch_lsn)
             )
             remove_batch(path)
-            forget_from(pipeline.file.changelog_dir, position)
+            forget_from(file.changelog_dir, position)
 
 
 def remove_batch(path: Path) -> None:

@@ -66,6 +66,6 @@ class OwnPuller:
     def end(self) -> None:
         """End the thread and its connection."""
         if self._thread is not None and self._thread.is_alive():
-            standing_puller.stop(self._pipeline)
+            standing_puller.stop(self._pipeline.file)
             self._thread.join()
         self._thread = None

@@ -24,6 +24,7 @@ from slotlake.decoder.server.source import source_session
 from slotlake.infra.source.fingerprints import changed_error
 
 if TYPE_CHECKING:
+    from slotlake.decoder.server.source import SourceSettings
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.spark.tables.schema import TableSchema
 
@@ -55,18 +56,17 @@ Nodes = dict[str, list[Any]]
 
 
 def partitions_at(
-    pipeline: OpenPipeline, snapshot: str, tables: Iterable[SourceTable]
+    source: SourceSettings, snapshot: str, tables: Iterable[SourceTable]
 ) -> dict[SourceTable, str]:
     """Read which partitions belong to each table.
 
     Args:
-        pipeline: the pipeline, with its source.
         snapshot: name of an exported snapshot of the source.
 
     Returns:
         Table → JSON of its partitions (OID → storage and transaction); "" for a table that has none.
     """
-    dsn = pipeline.source.dsn
+    dsn = source.dsn
     with source_session(dsn, "reading the partitions") as connection, connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
@@ -81,7 +81,7 @@ def partitions_at(
 
 
 def partition_changes(
-    pipeline: OpenPipeline, before: Mapping[SourceTable, str]
+    source: SourceSettings, before: Mapping[SourceTable, str]
 ) -> dict[SourceTable, ChangedMeanwhileError]:
     """Find tables of which a partition was rewritten, came with rows, or went, since a snapshot.
 
@@ -89,7 +89,6 @@ def partition_changes(
     are read twice and others never.
 
     Args:
-        pipeline: the pipeline, with its source.
         before: `partitions_at` that snapshot.
 
     Returns:
@@ -98,7 +97,7 @@ def partition_changes(
     parted = {table: json.loads(text) for table, text in before.items() if text}
     if not parted:
         return {}
-    with source_session(pipeline.source.dsn, "reading the partitions") as connection:
+    with source_session(source.dsn, "reading the partitions") as connection:
         changed = [
             table
             for table, recorded in parted.items()

@@ -24,6 +24,7 @@ from slotlake.infra.source.pulling import pull_batch
 from slotlake.infra.state_file import SHOWN, StateFile
 
 if TYPE_CHECKING:
+    from slotlake.infra.config.pipeline_file import PipelineFile
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
 
@@ -71,7 +72,7 @@ def _judged_snapshot(
     for reader in exported:
         lsn = reader.visible.stands(start, batch.end_lsn, transactions)
         if lsn is not None and not _lake_has_hidden(pipeline, start, reader.visible):
-            _note_checked_up_to(pipeline, lsn)
+            _note_checked_up_to(pipeline.file, lsn)
             _remove_other(batch, lsn)
             return reader.at(lsn)
     _remove_other(batch, start)
@@ -83,7 +84,7 @@ def _lake_has_hidden(pipeline: OpenPipeline, position: int, shown: VisibleTransa
 
     A transaction is logged, and may be sent, before others can see it.
     """
-    checked_up_to = _checked_up_to(pipeline, position)
+    checked_up_to = _checked_up_to(pipeline.file, position)
     if pipeline.stored is not None:
         pipeline.stored.fetch(lambda name: checked_up_to < (batch_positions(name) or (0, 0))[1] <= position)
     for path in reversed(batches(pipeline.file.changelog_dir)):
@@ -99,20 +100,20 @@ def _lake_has_hidden(pipeline: OpenPipeline, position: int, shown: VisibleTransa
     return False
 
 
-def _checked_up_to(pipeline: OpenPipeline, position: int) -> int:
+def _checked_up_to(file: PipelineFile, position: int) -> int:
     """The LSN up to which every snapshot from now on shows all that the lake has."""
-    checked_up_to = _file(pipeline).mapping().get("shown_to", 0)
+    checked_up_to = _file(file).mapping().get("shown_to", 0)
     return checked_up_to if isinstance(checked_up_to, int) and checked_up_to <= position else 0
 
 
-def _note_checked_up_to(pipeline: OpenPipeline, lsn: int) -> None:
+def _note_checked_up_to(file: PipelineFile, lsn: int) -> None:
     """Note that LSN. It only saves work: without it all batches are looked at the next time too."""
     with suppress(OSError):
-        _file(pipeline).write({"shown_to": lsn})
+        _file(file).write({"shown_to": lsn})
 
 
-def _file(pipeline: OpenPipeline) -> StateFile:
-    return SHOWN.of(pipeline.file.state_dir)
+def _file(file: PipelineFile) -> StateFile:
+    return SHOWN.of(file.state_dir)
 
 
 def _remove_other(batch: Batch, lsn: int) -> None:

@@ -36,6 +36,7 @@ from slotlake.infra.source.bell import Bell
 from slotlake.infra.standing import StandingStream
 
 if TYPE_CHECKING:
+    from slotlake.infra.config.pipeline_file import PipelineFile
     from slotlake.infra.pipeline_open import OpenPipeline
 
 _PLACE = "puller.json"
@@ -58,34 +59,34 @@ def batch(pipeline: OpenPipeline, position: int, until: int | None, *, whole: bo
     Raises:
         SlotlakeError: the error of the puller, as if it had happened here.
     """
-    if not _place(pipeline).exists():
+    if not _place(pipeline.file).exists():
         return None
-    answer = _ask(pipeline, {"do": "batch", "position": position, "until": until, "whole": whole})
+    answer = _ask(pipeline.file, {"do": "batch", "position": position, "until": until, "whole": whole})
     return None if answer is None else Batch(Path(answer["path"]), answer["manifest"])
 
 
-def confirm(pipeline: OpenPipeline, position: int) -> bool:
+def confirm(file: PipelineFile, position: int) -> bool:
     """Have the standing puller confirm a position; return False if none runs."""
-    if not _place(pipeline).exists():
+    if not _place(file).exists():
         return False
-    return _ask(pipeline, {"do": "confirm", "position": position}) is not None
+    return _ask(file, {"do": "confirm", "position": position}) is not None
 
 
-def stop(pipeline: OpenPipeline) -> bool:
+def stop(file: PipelineFile) -> bool:
     """End the standing puller; return False if none runs."""
-    return _place(pipeline).exists() and _ask(pipeline, {"do": "stop"}) is not None
+    return _place(file).exists() and _ask(file, {"do": "stop"}) is not None
 
 
 def process_id(pipeline: OpenPipeline) -> int | None:
     """The standing puller's process id; None if none runs."""
     lock = pipeline.file.state_dir / _LOCK
-    if not lock.exists() or not _place(pipeline).exists():
+    if not lock.exists() or not _place(pipeline.file).exists():
         return None
     with lock.open("r+") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            return int(json.loads(_place(pipeline).read_text())["pid"])
+            return int(json.loads(_place(pipeline.file).read_text())["pid"])
     return None
 
 
@@ -100,14 +101,14 @@ def elsewhere(pipeline: OpenPipeline) -> str | None:
     return pipeline.locks.shared(FOLLOWING).holder()
 
 
-def _place(pipeline: OpenPipeline) -> Path:
-    return pipeline.file.state_dir / _PLACE
+def _place(file: PipelineFile) -> Path:
+    return file.state_dir / _PLACE
 
 
-def _ask(pipeline: OpenPipeline, request: dict[str, Any]) -> dict[str, Any] | None:
+def _ask(file: PipelineFile, request: dict[str, Any]) -> dict[str, Any] | None:
     """Send one request and receive its answer; None if no puller is there."""
     try:
-        address_file = json.loads(_place(pipeline).read_text())
+        address_file = json.loads(_place(file).read_text())
         channel = Client(address_file["address"], authkey=bytes.fromhex(address_file["secret"]))
     except (OSError, ValueError, KeyError, EOFError, AuthenticationError):
         return None
@@ -249,7 +250,7 @@ def _only_one(pipeline: OpenPipeline) -> Iterator[Callable[[], None]]:
 @contextmanager
 def _listening(pipeline: OpenPipeline) -> Iterator[Listener]:
     """Open the socket, and write the file that says its address; a socket's path must be short."""
-    secret, place = secrets.token_bytes(32), _place(pipeline)
+    secret, place = secrets.token_bytes(32), _place(pipeline.file)
     with tempfile.TemporaryDirectory(prefix="slotlake-") as folder:
         address = str(Path(folder) / "puller")
         with Listener(address, family="AF_UNIX", authkey=secret) as listener:

@@ -279,7 +279,7 @@ def _warnings(
         warnings += _changed_choices(pipeline) if source.reachable else []
         warnings += _unused_tables(pipeline, point) + set_aside_warnings(pipeline, point)
         warnings += pending_warnings(point) + reader_warnings(pipeline.file)
-    warnings += [f"the last batch is not published: {each}" for each in refusal(pipeline)]
+    warnings += [f"the last batch is not published: {each}" for each in refusal(pipeline.file)]
     if pipeline.lake.publish == "per_table":
         warnings.append(_PUBLISHED_ONE_BY_ONE)
     return warnings

@@ -297,8 +297,10 @@ def _publications(look: _Look, stack: ExitStack) -> str:
     missing = [] if look.initialised else make_publications(pipeline, connection)
     set_aside = tables_aside(pipeline).keys() if look.initialised else ()
     look.tables = published_over(pipeline, connection, set_aside)
-    in_lake = names_in_lake(pipeline) if look.initialised else None
-    look.findings = file_findings(pipeline, connection, in_lake) + binary_findings(pipeline, connection)
+    in_lake = names_in_lake(pipeline.lake) if look.initialised else None
+    look.findings = file_findings(pipeline, connection, in_lake) + binary_findings(
+        pipeline.source, connection
+    )
     look.unsent = unsent_warnings(connection, pipeline.source.publications)
     _later_a_warning(look, "publications", lambda: require_roots(pipeline.file, connection, look.tables))
     names = ", ".join(pipeline.source.publications)

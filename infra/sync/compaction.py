@@ -48,7 +48,7 @@ def _changed_tables(pipeline: OpenPipeline, name: str | None) -> set[LakeName]:
     if name is None:
         return set()
     try:
-        batch = batch_named(pipeline, name)
+        batch = batch_named(pipeline.file, name)
     except ChangeLogError:
         return set()
     return set(touched_tables(pipeline.lake, batch, sidecar.read(batch)))

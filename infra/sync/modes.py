@@ -75,7 +75,7 @@ def _without_files_in_the_way(pipeline: OpenPipeline, lacking: dict[str, list[st
             directory = table_directory(lake, name)
             if has_files_of_others(directory, pipeline.name):
                 in_the_way[name] = str(directory)
-        stops = stops_all(pipeline, parse_postgres_name(table))
+        stops = stops_all(pipeline.file, parse_postgres_name(table))
         rest = [m for m in modes if stops or derived_table_name(mirror, SUFFIXES[m]) not in in_the_way]
         if rest:
             free[table] = rest

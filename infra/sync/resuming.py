@@ -204,7 +204,7 @@ def _unpublished(pipeline: OpenPipeline, name: Name, stays: str) -> SourceError:
     return SourceError(
         f"the table {table} is not published any more; {stays}",
         where=f"publications {', '.join(pipeline.source.publications)}",
-        way_out=f"publish it again ({command(pipeline, 'add', name)}), or drop its lake table if nobody "
+        way_out=f"publish it again ({command(pipeline.file, 'add', name)}), or drop its lake table if nobody "
         "reads it",
     ).of(*name)
 

@@ -141,7 +141,7 @@ def test_a_promoted_standby_takes_over_and_then_one_that_lacks_changes(
             assert_equal(database, pipeline, TABLES)
             assert pipeline.verify().equal
             assert (tmp_path / ".slotlake/shop/changelog" / str(pulled.batch)).is_dir()
-            origin = lake_origin(pipeline)
+            origin = lake_origin(pipeline.lake)
             assert origin is not None
             assert origin.timeline == 2
             _what_the_new_primary_lacks(stack, standby, database, pipeline, file, connect)

@@ -102,9 +102,9 @@ def _prepared_meanwhile(database: Database, pipeline: Pipeline) -> None:
 
 def test_it_ends_when_told(database: Database, pipeline: Pipeline) -> None:
     with following(pipeline) as process:
-        assert standing_puller.stop(pipeline)
+        assert standing_puller.stop(pipeline.file)
         assert process.wait(timeout=20) == 0
-    assert not standing_puller.stop(pipeline)
+    assert not standing_puller.stop(pipeline.file)
     database.execute("INSERT INTO b VALUES (1, 'x')")
     assert pipeline.sync().changes == 1
 

@@ -86,14 +86,14 @@ def _tables(pipeline: Pipeline) -> dict[str, Any]:
 
 def _goes_on(server: EmbeddedPostgres, pipeline: Pipeline, first: int) -> None:
     database = Database(server, "postgres")
-    before = lake_origin(pipeline)
+    before = lake_origin(pipeline.lake)
     assert before is not None
     write(database, first)  # the application may come first
     assert pipeline.recover().findings == []
     report = pipeline.sync()
     assert report.changes > 0
     assert_equal(database, pipeline, TABLES)
-    after = lake_origin(pipeline)
+    after = lake_origin(pipeline.lake)
     assert after is not None
     assert after.system_identifier != before.system_identifier
     with load(database, first + 1000):

@@ -129,15 +129,15 @@ def test_only_the_plan_that_was_approved_is_carried_out(shop: tuple[Database, An
         assert "plan again" in error.value.way_out
         assert (pipeline.position(), database.execute(slots, [pipeline.source.slot])) == (before, [(0,)])
 
-    first = note_plan(pipeline, pipeline.recover())
+    first = note_plan(pipeline.file, pipeline.recover())
     database.execute("INSERT INTO big SELECT g, 'many' FROM generate_series(20000, 21100) g")
     refused(first, r".*public.big: 1,101 rows differ; approved were 0, and up to 2 times")
-    second = note_plan(pipeline, pipeline.recover())
+    second = note_plan(pipeline.file, pipeline.recover())
     refused(first, "the approved plan was carried out already, or another one was made since")
     database.execute("ALTER TABLE small ADD COLUMN more int")
     refused(second, "the plan is not .*public.small: copy all of it again; approved was: write the rows that")
     database.execute("ALTER TABLE small DROP COLUMN more; UPDATE small SET v = 'since' WHERE id = 3")
-    third = note_plan(pipeline, pipeline.recover())
+    third = note_plan(pipeline.file, pipeline.recover())
     database.execute("INSERT INTO big VALUES (30000, 'the source goes on', 1, 'sad', now())")
     assert pipeline.recover(carry_out=True, approved=third).carried_out
     _carried_out_at_second_try(database, pipeline)
@@ -149,7 +149,7 @@ def _carried_out_at_second_try(database: Database, pipeline: Any) -> None:
     """The first one ends when the publication is there again and the slot is not: another plan."""
     database.execute("DROP PUBLICATION shop")
     planned = pipeline.recover()
-    name = note_plan(pipeline, planned)
+    name = note_plan(pipeline.file, planned)
 
     def end(place: str) -> None:
         raise KeyboardInterrupt(place)
