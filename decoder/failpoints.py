@@ -66,6 +66,7 @@ NAMES = frozenset(
         "format.before_swap",  # tables in another format are written, no pointer is moved
     }
 )
+# The environment names the visit at which the process dies: of all that it makes, whatever it works on.
 _reached: dict[str, int] = {}
 _actions: dict[str, Callable[[], None]] = {}
 

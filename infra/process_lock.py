@@ -14,6 +14,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+# A lock lasts as long as its descriptor is open, and a forked child has to close those of its parent.
 _handles: dict[Path, int] = {}
 
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from slotlake.decoder.memory import Memory
+
 
 @dataclass(frozen=True)
 class NoteSeen:
@@ -96,7 +98,18 @@ class SharedState(Protocol):
 
 # Folders of a state folder that are no notes of all machines (`infra.journal.shared` writes the journal's).
 OF_A_MACHINE: Final = ("changelog", "journal")
-_shared: dict[Path, SharedState] = {}
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """A state that machines share, and what this process remembers of it."""
+
+    state: SharedState
+    memory: Memory
+
+
+# By state folder: whoever reads or writes a note knows its path alone.
+_shared: dict[Path, _Shared] = {}
 
 
 def share(folder: Path, state: SharedState | None) -> None:
@@ -109,7 +122,8 @@ def share(folder: Path, state: SharedState | None) -> None:
     if state is None:
         _shared.pop(folder, None)
     else:
-        _shared[folder] = state
+        before = _shared.get(folder)
+        _shared[folder] = _Shared(state, Memory() if before is None else before.memory)
 
 
 def shared_place(path: Path) -> tuple[SharedState, str] | None:
@@ -121,7 +135,7 @@ def shared_place(path: Path) -> tuple[SharedState, str] | None:
     for folder in path.parents:
         if folder in _shared:
             name = path.relative_to(folder)
-            return None if name.parts[0] in OF_A_MACHINE else (_shared[folder], name.as_posix())
+            return None if name.parts[0] in OF_A_MACHINE else (_shared[folder].state, name.as_posix())
     return None
 
 
@@ -131,8 +145,18 @@ def free_notes(folder: Path) -> FreeNotes | None:
     Args:
         folder: a pipeline's state folder.
     """
-    state = _shared.get(folder)
-    return None if state is None else state.free
+    shared = _shared.get(folder)
+    return None if shared is None else shared.state.free
+
+
+def memory_of(folder: Path) -> Memory:
+    """Return what this process remembers of a shared state, however often its pipeline is opened.
+
+    Args:
+        folder: a pipeline's state folder; of one that is not shared nothing is remembered.
+    """
+    shared = _shared.get(folder)
+    return Memory() if shared is None else shared.memory
 
 
 class StateFile:

@@ -57,8 +57,9 @@ class _Begun:
     memory: str
 
 
+# The gateway is PySpark's, which has one for the process, and no place for this.
 _begun: WeakKeyDictionary[JavaGateway, _Begun] = WeakKeyDictionary()
-_starting: list[subprocess.Popen[bytes]] = []
+_starting: list[subprocess.Popen[bytes]] = []  # for the handler of signals
 
 
 class JavaEndedError(LakeError):

@@ -187,7 +187,7 @@ def _client(parameters: Mapping[str, str], url: URL, *, with_system: bool) -> di
     return {"sslkey": path, "sslpassword": password}
 
 
-@cache
+@cache  # a file for each is enough, of all sessions
 def _pkcs12(certificate: str, key: str, sslpassword: str, _changed: int) -> tuple[str, str]:
     """Both in one file that Java reads, and the password that it is encrypted with."""
     chain = x509.load_pem_x509_certificates(Path(certificate).read_bytes())

@@ -102,20 +102,28 @@ def calls(name: str) -> int:
 
 
 def registries() -> list[str]:
-    """`path: name` of what lives as long as the process: containers and caches at the top of modules."""
+    """`path: name` of containers at the top of modules, which live as long as the process."""
     found = []
     for path, tree in modules(*FLOORS).items():
         for node in tree.body:
-            if isinstance(node, _Function):
-                if any(_last_name(each) in _CACHES for each in node.decorator_list) and node.args.args:
-                    found.append(f"{path}: {node.name}")
-                continue
             value = getattr(node, "value", None) if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
             if isinstance(value, (ast.Dict, ast.List, ast.Set)) and _is_empty(value):
                 found.append(f"{path}: {_target(node)}")
             if isinstance(value, ast.Call) and _last_name(value) in _KEEPERS and not value.args:
                 found.append(f"{path}: {_target(node)}")
     return found
+
+
+def caches() -> list[str]:
+    """`path: name` of functions whose answers live as long as the process: the arguments decide them."""
+    return [
+        f"{path}: {node.name}"
+        for path, tree in modules(*FLOORS).items()
+        for node in tree.body
+        if isinstance(node, _Function)
+        and node.args.args
+        and any(_last_name(each) in _CACHES for each in node.decorator_list)
+    ]
 
 
 def _is_empty(value: ast.Dict | ast.List | ast.Set) -> bool:
@@ -223,7 +231,8 @@ def figures() -> dict[str, object]:
         "… to another room": handed["to another room"],
         **{f"`pipeline.{name}`": asked[name] for name in ("file", "lake", "source", "position")},
         "`open_catalog(`": calls("open_catalog"),
-        "registries and caches of modules": len(registries()),
+        "registries of modules": len(registries()),
+        "cached functions with arguments": len(caches()),
         f"files of {_SMALL_FILE_LINES} lines or fewer": len(small_files()),
         "modules with one importer": sum(len(found) == 1 for found in importers().values()),
         f"functions used once, shorter than {_SHORT_FUNCTION_LINES} lines": len(used_once_and_short()),

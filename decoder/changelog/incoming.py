@@ -27,6 +27,7 @@ _INCOMING = ".incoming-"
 _MAKING = ".making-"
 _ABANDONED_SECONDS = 86_400.0
 _LOCKED_BY_OTHERS = (errno.EWOULDBLOCK, errno.EACCES)
+# A lock lasts as long as its descriptor is open; who renames or removes the folder knows its path alone.
 _lock_handles: dict[Path, int] = {}
 _owner_pid = [os.getpid()]
 _handles_lock = threading.Lock()

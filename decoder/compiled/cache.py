@@ -79,7 +79,7 @@ def keep_by_content() -> None:
         numba.config.CACHE_LOCATOR_CLASSES = ",".join(names)
 
 
-@functools.cache
+@functools.cache  # hundreds of kernels ask for the same source files
 def digest(source: Path) -> str:
     """Sixteen hexadecimal digits for the contents of a source file and of its imports from this project."""
     total = hashlib.sha256()

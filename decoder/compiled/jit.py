@@ -35,7 +35,7 @@ Unsigned = npt.NDArray[np.uint64]
 signed: Callable[[Any], int] = np.int64  # type: ignore[assignment]
 unsigned: Callable[[Any], int] = np.uint64  # type: ignore[assignment]
 
-# Every compiled function by its full name, as numba's dispatcher.
+# Every compiled function by its full name, as numba's dispatcher; filled while modules are imported.
 kernels: dict[str, Any] = {}
 
 

@@ -34,7 +34,7 @@ _ANY_MODIFIER = re.compile(r"\([^()]*\)")  # a user type may have any modifier
 _INTERVAL_FIELDS = re.compile(r"^interval (year|month|day|hour|minute|second)[a-z ]*$")
 
 
-@cache
+@cache  # each column of each row has such a text
 def parse_type(text: str) -> tuple[int, int, str]:
     """(type OID, modifier, name in pg_type) of a printed type; OID 0 and the text itself if not built in."""
     element, array = (text[:-2], True) if text.endswith("[]") else (text, False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+# Who opens a session has the connection string alone.
 _GIVEN_OUT: dict[str, Callable[[], str]] = {}
 
 

@@ -254,7 +254,7 @@ def _row(oid: int, typmod: int) -> _Row:
     return _TABLE.get(oid, _TEXT)
 
 
-@lru_cache(_CACHED_MAX)
+@lru_cache(_CACHED_MAX)  # each column of each batch asks for its row several times
 def _numeric_row(typmod: int) -> _Row:
     """numeric(p,s) as decimal if both fit (numeric.c numeric_typmod_precision, _scale)."""
     precision = ((typmod - 4) >> 16) & 0xFFFF

@@ -100,7 +100,7 @@ def judge(pipeline: OpenPipeline, *, files: bool = False) -> Diagnosis:
     from slotlake.spark.maintenance.integrity import find_damage
 
     require_own_slot_name(pipeline)
-    damages = without_recorded(pipeline, find_damage(pipeline.lake, pipeline.name, files=files))
+    damages = without_recorded(pipeline.lake, find_damage(pipeline.lake, pipeline.name, files=files))
     moved = next((each.position for each in damages if each.position is not None), None)
     position = pipeline.position() if moved is None else moved
     findings = [_lake_finding(each) for each in damages]
@@ -283,7 +283,7 @@ def _published_as_before(source: SourceSettings, members_before: Mapping[int, fr
 
 def _slot_findings(pipeline: OpenPipeline, position: int) -> Iterator[Finding]:
     source = pipeline.source
-    ours = standing_puller.process_id(pipeline) is not None or (
+    ours = standing_puller.process_id(pipeline.file) is not None or (
         "stream" in vars(pipeline) and pipeline.stream.connected
     )
     with source_session(source.dsn, "looking at the slot") as connection:
@@ -371,7 +371,7 @@ def quick_findings(pipeline: OpenPipeline, *, files: bool = False) -> list[Findi
 
     findings: list[Finding] = []
     try:
-        damages = without_recorded(pipeline, find_damage(pipeline.lake, pipeline.name, files=files))
+        damages = without_recorded(pipeline.lake, find_damage(pipeline.lake, pipeline.name, files=files))
         findings += [_lake_finding(damage) for damage in damages]
         position = pipeline.position()
         if not is_upgraded(pipeline, position):

@@ -281,16 +281,15 @@ def _names(tables: Iterable[str]) -> list[LakeName]:
 
 def _note_gone_before(pipeline: OpenPipeline, applied: Applied) -> None:
     """Note derived tables that the newest point has, and that were gone when the batch was applied."""
-    from slotlake.spark.catalog.base import load_one
     from slotlake.spark.catalog.open import open_catalog
-    from slotlake.spark.publish.commits import commits_name, pins_of
+    from slotlake.spark.publish.commits import pins_in
     from slotlake.spark.publish.derived_tables import SUFFIXES
 
     possible = _names(table + suffix for table in applied.tables for suffix in SUFFIXES.values())
     present = {name for each in applied.tables.values() for name in _names(each.derived)}
     if absent := derived_gone.asked_for(pipeline, set(possible) - present):
         with open_catalog(pipeline.lake) as catalog:
-            pins = pins_of(load_one(catalog, commits_name(pipeline.lake.namespace)), pipeline.lake.memory)
+            pins = pins_in(catalog)
         derived_gone.note_dropped(pipeline, absent.keys() & pins.keys())
 
 

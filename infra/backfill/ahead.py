@@ -46,7 +46,7 @@ _HOW: Final = InPlace("backfilling")
 
 def suits(pipeline: OpenPipeline, tables: Sequence[SourceTable]) -> bool:
     """Return whether these tables can be read while batches go on, and are worth it."""
-    aside = tables_aside(pipeline)
+    aside = tables_aside(pipeline.lake)
     if any((table.schema, table.table) in aside for table in tables):
         return False
     sizes: dict[SourceTable, int] = {}

@@ -322,7 +322,7 @@ def _conditions(
 
 def _refuse_aside(pipeline: OpenPipeline, tables: Sequence[SourceTable]) -> None:
     """Refuse to choose rows of a table that is set aside: its rows have no one LSN."""
-    aside = tables_aside(pipeline)
+    aside = tables_aside(pipeline.lake)
     for table in tables:
         if (table.schema, table.table) in aside:
             raise PipelineFileError(

@@ -163,7 +163,7 @@ class ChosenRows:
             return False
         latest, verified = ReadPoint.latest(self.pipeline.lake), read_verified(self.pipeline.file.state_dir)
         mirrors = {(mirror.schema, mirror.table): mirror for mirror in latest.tables()}
-        aside = tables_aside(self.pipeline)
+        aside = tables_aside(self.pipeline.lake)
         return not any(
             (table.schema, table.table) in aside
             or mirrors.get((table.schema, table.table)) != each.difference.mirror

@@ -22,7 +22,7 @@ from slotlake.infra.config.pipeline_file import PipelineFile
 
 _MASKS = {"private": 0o077, "group": 0o027, "umask": 0}  # in addition to the process's own umask
 _lock = threading.Lock()
-_masks_in_use: list[int] = []
+_masks_in_use: list[int] = []  # of all pipelines: the process has one umask
 _process_mask = 0
 
 P = ParamSpec("P")

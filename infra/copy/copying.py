@@ -311,7 +311,7 @@ def _copy(
                     copied = _registered(pipeline, copy, work, snapshot, states, ranges_resumed[work.table])
                     copies.append(copied)
                 except ApplyError as error:
-                    leave_out(pipeline, errors, work.table, error)
+                    leave_out(pipeline.file, errors, work.table, error)
     if attempt is not None:
         attempt.machines.update(states.machines)
     return copies

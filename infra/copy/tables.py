@@ -49,7 +49,7 @@ def published_tables(
         SourceError: a publication is missing; or the role may not read all that is published.
     """
     source = pipeline.source
-    excluded = tables_aside(pipeline).keys() - set(include_aside)
+    excluded = tables_aside(pipeline.lake).keys() - set(include_aside)
     with source_session(source.dsn, "reading the publications") as connection:
         return published_over(pipeline, connection, excluded, to_read=to_read)
 

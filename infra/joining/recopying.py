@@ -60,7 +60,7 @@ def give_up_stale(pipeline: OpenPipeline, progress: Progressing) -> None:
     joining = RECOPIED_TABLES.record(pipeline).joining
     if not joining:
         return
-    source, aside = pipeline.source, tables_aside(pipeline)
+    source, aside = pipeline.source, tables_aside(pipeline.lake)
     with source_session(source.dsn, "looking at tables set aside") as connection:
         published = published_names(connection, source.publications)
         rows = connection.execute(_NAMES_OF, (list(joining),)).fetchall()
@@ -76,7 +76,7 @@ def progress_by_table(pipeline: OpenPipeline) -> dict[str, str]:
 
 def reasons(pipeline: OpenPipeline) -> dict[str, str]:
     """Return, for reports, the tables that are set aside, why, and how much is copied again."""
-    aside = tables_aside(pipeline)
+    aside = tables_aside(pipeline.lake)
     ranges = progress_by_table(pipeline) if aside else {}
     return {each.source_name: each.reason_with(ranges.get(each.source_name)) for each in aside.values()}
 
@@ -105,7 +105,7 @@ def _copy(
     progress: Progressing,
     attempt: Attempt,
 ) -> Copied:
-    reasons = {each.source_name: copy_reason_of(each) for each in tables_aside(pipeline).values()}
+    reasons = {each.source_name: copy_reason_of(each) for each in tables_aside(pipeline.lake).values()}
 
     def final_shape(schema: TableSchema) -> TableSchema:
         name = schema.source_name

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import secrets
 import shutil
 import threading
@@ -24,7 +23,7 @@ from slotlake.infra.journal import segments
 from slotlake.infra.journal.batch_lines import merged
 from slotlake.infra.journal.history import History
 from slotlake.infra.journal.journal import Journal
-from slotlake.infra.state_file import FreeNotes, free_notes
+from slotlake.infra.state_file import FreeNotes, free_notes, memory_of
 
 _log = logging.getLogger(__name__)
 PAUSE_SECONDS: Final = 5.0
@@ -195,7 +194,6 @@ class SharedJournal:
         self._stem = f"{int(time.time() * 1000):013d}-{secrets.token_hex(6)}"
 
 
-_journals: dict[tuple[int, Path], SharedJournal] = {}
 _finding = threading.Lock()
 
 
@@ -208,8 +206,10 @@ def shared_journal(state_dir: Path) -> SharedJournal | None:
     notes = free_notes(state_dir)
     if notes is None:
         return None
-    with _finding:  # a forked process has notes of its own
-        journal = _journals.setdefault((os.getpid(), state_dir), SharedJournal(notes))
+    with _finding:
+        memory = memory_of(state_dir)
+        journal = memory.get(SharedJournal) or SharedJournal(notes)
+        memory.put(journal)
     journal.notes = notes
     return journal
 
@@ -258,6 +258,6 @@ def end_notes(state_dir: Path) -> None:
     Args:
         state_dir: the pipeline's state folder.
     """
-    journal = _journals.get((os.getpid(), state_dir))
+    journal = memory_of(state_dir).get(SharedJournal)
     if journal is not None:
         journal.end()

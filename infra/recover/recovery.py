@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from slotlake.infra.config.pipeline_file import PipelineFile
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
+    from slotlake.spark.lake import LakeSettings
     from slotlake.spark.maintenance.integrity import Damage
     from slotlake.spark.names import LakeName
     from slotlake.spark.publish.aside import Name
@@ -95,7 +96,7 @@ def _report(
     return RecoverReport(
         pipeline.name,
         "; ".join(finding.what for finding in diagnosis.findings)
-        + (_set_aside_tables(pipeline) if carried_out else ""),
+        + (_set_aside_tables(pipeline.lake) if carried_out else ""),
         _plan(pipeline.source, diagnosis, tables, carried_out=carried_out),
         carried_out=carried_out,
         findings=diagnosis.findings,
@@ -119,13 +120,13 @@ def _unmended_troubles(pipeline: OpenPipeline) -> str:
     """What no recovery mends: the error that the last sync ended with, and tables set aside."""
     stopped = stopped_by(pipeline.file)
     warning = f"; but the next sync will stop again at {stopped}" if stopped else ""
-    return warning + _set_aside_tables(pipeline)
+    return warning + _set_aside_tables(pipeline.lake)
 
 
-def _set_aside_tables(pipeline: OpenPipeline) -> str:
+def _set_aside_tables(lake: LakeSettings) -> str:
     return "".join(
         f"; but table {each.source_name} is set aside ({each.reason}): {with_resume(each.way_out)}"
-        for each in tables_aside(pipeline).values()
+        for each in tables_aside(lake).values()
     )
 
 
@@ -288,7 +289,7 @@ def _carry_out(pipeline: OpenPipeline, diagnosis: Diagnosis, progress: Progressi
         drop_tables(pipeline.lake, pipeline.name, derived)
     absent = set_absent_aside(pipeline, diagnosis.damages, every=True)
     broken = unreadable(diagnosis.damages) - {*derived, *(d.table for d in absent_mirrors(diagnosis.damages))}
-    aside = {lake_table(pipeline.lake.namespace, *name): name for name in tables_aside(pipeline)}
+    aside = {lake_table(pipeline.lake.namespace, *name): name for name in tables_aside(pipeline.lake)}
     tables = _copy_or_compare(pipeline, diagnosis, broken - aside.keys(), progress)
     damaged = {aside[table] for table in broken & aside.keys()}
     tables += _brought_back(pipeline, absent, damaged, progress)
@@ -327,12 +328,12 @@ def _brought_back(
     from slotlake.infra.sync.resuming import bring_back
     from slotlake.spark.read.point import ReadPoint
 
-    names = {*absent, *damaged} & tables_aside(pipeline).keys()
+    names = {*absent, *damaged} & tables_aside(pipeline.lake).keys()
     if not names:
         return []
     brought = bring_back(pipeline, names, progress, math.inf)  # whoever recovers waits for all of them
     confirm_position(pipeline)
-    point, aside = ReadPoint.latest(pipeline.lake), tables_aside(pipeline)
+    point, aside = ReadPoint.latest(pipeline.lake), tables_aside(pipeline.lake)
     lacked = {postgres_name(*name) for name in absent}
     repairs = [
         TableRepair(table, NEW, point.count(table), why="the catalog lacked it")

@@ -14,6 +14,7 @@ from slotlake.spark.names import lake_table
 if TYPE_CHECKING:
     from slotlake.decoder.catalog.publications import SourceTable
     from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.spark.lake import LakeSettings
     from slotlake.spark.maintenance.integrity import Damage
     from slotlake.spark.publish.aside import Cause, Name
 
@@ -44,7 +45,7 @@ def set_absent_aside(pipeline: OpenPipeline, damages: Sequence[Damage], *, every
         error = absent_error(pipeline.lake, damage.table, damage.what)
         assert error.table is not None
         errors[error.table] = error
-    known = tables_aside(pipeline).keys() if errors else set()
+    known = tables_aside(pipeline.lake).keys() if errors else set()
     for name in errors.keys() - known:
         if not every and stops_all(pipeline.file, name):
             raise errors[name]
@@ -65,13 +66,12 @@ def record_taken_away(pipeline: OpenPipeline, joining: Sequence[SourceTable]) ->
         pipeline: the pipeline, with its lake.
         joining: tables that are copied like new ones.
     """
-    from slotlake.spark.catalog.base import load_one
     from slotlake.spark.catalog.open import open_catalog
     from slotlake.spark.publish.absent import GONE
-    from slotlake.spark.publish.commits import commits_name, pins_of
+    from slotlake.spark.publish.commits import pins_in
 
     with open_catalog(pipeline.lake) as catalog:
-        pins = pins_of(load_one(catalog, commits_name(pipeline.lake.namespace)), pipeline.lake.memory)
+        pins = pins_in(catalog)
     names = {
         (each.schema, each.table): lake_table(pipeline.lake.namespace, *(each.schema, each.table))
         for each in joining
@@ -111,14 +111,13 @@ def absent_mirrors(damages: Sequence[Damage]) -> list[Damage]:
     return [each for each in damages if each.kind == MISSING and not each.is_derived]
 
 
-def without_recorded(pipeline: OpenPipeline, damages: list[Damage]) -> list[Damage]:
+def without_recorded(lake: LakeSettings, damages: list[Damage]) -> list[Damage]:
     """Return what is wrong, without mirrors that are absent and set aside: that record says it.
 
     Args:
-        pipeline: the pipeline, with its lake.
         damages: what is wrong with the lake's tables.
     """
     if not (absent := absent_mirrors(damages)):
         return damages
-    known = {lake_table(pipeline.lake.namespace, *name) for name in tables_aside(pipeline)}
+    known = {lake_table(lake.namespace, *name) for name in tables_aside(lake)}
     return [each for each in damages if each not in absent or each.table not in known]

@@ -38,6 +38,7 @@ from slotlake.spark.names import parse_postgres_name, postgres_name
 if TYPE_CHECKING:
     from slotlake.infra.config.pipeline_file import PipelineFile
     from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.spark.lake import LakeSettings
     from slotlake.spark.publish.aside import Aside, Cause, Name
 
 T = TypeVar("T")
@@ -46,7 +47,7 @@ Errors: TypeAlias = dict[SourceTable, SlotlakeError]
 _REPEATED_ERRORS = (SourceError, ProtocolError, ApplyError, LakeError)
 
 
-def tables_aside(pipeline: OpenPipeline) -> dict[Name, Aside]:
+def tables_aside(lake: LakeSettings) -> dict[Name, Aside]:
     """The tables that are set aside, by schema and name.
 
     Raises:
@@ -54,12 +55,12 @@ def tables_aside(pipeline: OpenPipeline) -> dict[Name, Aside]:
     """
     from slotlake.spark.publish.aside import read
 
-    return read(pipeline.lake)
+    return read(lake)
 
 
 def reasons(pipeline: OpenPipeline) -> dict[str, str]:
     """Return, for reports, the tables that are set aside, as PostgreSQL writes them, and why."""
-    return {each.source_name: each.reason for each in tables_aside(pipeline).values()}
+    return {each.source_name: each.reason for each in tables_aside(pipeline.lake).values()}
 
 
 def retry_without_troubled(pipeline: OpenPipeline, step: Callable[[], T]) -> T:
@@ -119,7 +120,7 @@ def set_aside(pipeline: OpenPipeline, error: SlotlakeError) -> bool:
     """Set the table aside that an error names; return False if it names none, or is to stop all."""
     if not is_of_one_table(pipeline.file, error) or error.table is None:
         return False
-    if error.table in tables_aside(pipeline):
+    if error.table in tables_aside(pipeline.lake):
         return False
     cause = _cause(error)
     way_out = _CHANGED if cause == "changed" else error.way_out
@@ -215,7 +216,7 @@ def pass_over(pipeline: OpenPipeline, batch: Batch) -> None:
 
     names = {(relation.schema, relation.table) for relation in batch.relations if relation.rows}
     names |= {(copy.schema.schema, copy.schema.table) for copy in sidecar.read(batch).copies}
-    passed_over = names & tables_aside(pipeline).keys()
+    passed_over = names & tables_aside(pipeline.lake).keys()
     if passed_over and batch.start_lsn == pipeline.position():
         sidecar.pass_over(batch, {postgres_name(*name) for name in passed_over})
 

@@ -77,16 +77,16 @@ def stop(file: PipelineFile) -> bool:
     return _place(file).exists() and _ask(file, {"do": "stop"}) is not None
 
 
-def process_id(pipeline: OpenPipeline) -> int | None:
+def process_id(file: PipelineFile) -> int | None:
     """The standing puller's process id; None if none runs."""
-    lock = pipeline.file.state_dir / _LOCK
-    if not lock.exists() or not _place(pipeline.file).exists():
+    lock = file.state_dir / _LOCK
+    if not lock.exists() or not _place(file).exists():
         return None
     with lock.open("r+") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            return int(json.loads(_place(pipeline.file).read_text())["pid"])
+            return int(json.loads(_place(file).read_text())["pid"])
     return None
 
 
@@ -96,7 +96,7 @@ def elsewhere(pipeline: OpenPipeline) -> str | None:
     Raises:
         LockUnreachableError: the database of the lock does not answer.
     """
-    if not pipeline.file.shares_state or process_id(pipeline) is not None:
+    if not pipeline.file.shares_state or process_id(pipeline.file) is not None:
         return None
     return pipeline.locks.shared(FOLLOWING).holder()
 

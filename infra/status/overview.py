@@ -115,7 +115,7 @@ def overview(pipeline: OpenPipeline) -> StatusReport:
         state=state,
         tables=_tables(pipeline, lake, source, copy),
         prepared=_prepared(pipeline, lake.position),
-        standing_puller=standing_puller.process_id(pipeline),
+        standing_puller=standing_puller.process_id(pipeline.file),
         ddl_trigger=source.ddl_trigger,
         copy=None if copy is None else {key: copy[key] for key in _OF_A_COPY if key in copy},
         set_aside=[] if lake.point is None else set_aside_entries(pipeline, lake.point),

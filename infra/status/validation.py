@@ -295,7 +295,7 @@ def _publications(look: _Look, stack: ExitStack) -> str:
     connection = stack.enter_context(source_session(look.dsn, "ending the dry run"))
     stack.enter_context(connection.transaction(force_rollback=True))
     missing = [] if look.initialised else make_publications(pipeline, connection)
-    set_aside = tables_aside(pipeline).keys() if look.initialised else ()
+    set_aside = tables_aside(pipeline.lake).keys() if look.initialised else ()
     look.tables = published_over(pipeline, connection, set_aside)
     in_lake = names_in_lake(pipeline.lake) if look.initialised else None
     look.findings = file_findings(pipeline, connection, in_lake) + binary_findings(
@@ -356,7 +356,7 @@ def _lake(look: _Look) -> str:
         return "the namespace has no tables of this pipeline"
     for finding in quick_findings(look.pipeline):
         look.checks.add("lake", "error", finding.what, WAY_OUT)
-    for aside in tables_aside(look.pipeline).values():
+    for aside in tables_aside(look.pipeline.lake).values():
         what = f"table {aside.source_name} is set aside: {aside.reason}"
         look.checks.add("lake", "warning", what, with_resume(aside.way_out))
     for what, way_out in pending_changes(ReadPoint.latest(look.pipeline.lake)):

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 def pull_next(pipeline: OpenPipeline, progress: Progressing) -> PullReport:
     """Return the batch from the lake's position up to the source's of now; pulled, or found on disk."""
-    aside = tables_aside(pipeline).keys()
+    aside = tables_aside(pipeline.lake).keys()
     report = retry_without_troubled(pipeline, lambda: _pull_next(pipeline, aside, progress))
     warnings = [*report.warnings, *gone_warnings(pipeline)]
     return replace(report, set_aside=reasons(pipeline), warnings=warnings)

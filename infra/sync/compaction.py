@@ -90,7 +90,7 @@ def _due(pipeline: OpenPipeline, changed: Collection[LakeName]) -> list[LakeName
     """Return the tables that are to be packed, without those that are set aside."""
     from slotlake.spark.maintenance.small_files import tables_to_pack
 
-    aside = {lake_table(pipeline.lake.namespace, *name) for name in tables_aside(pipeline)}
+    aside = {lake_table(pipeline.lake.namespace, *name) for name in tables_aside(pipeline.lake)}
     return tables_to_pack(pipeline.lake, set(changed) - aside, _target_bytes(pipeline))
 
 

@@ -48,7 +48,7 @@ def begin_modes(pipeline: OpenPipeline, progress: Progressing, *, all_or_none: b
     with open_catalog(lake) as catalog:
         names = frozenset(catalog.names())
     lacking = {}
-    aside = {each.source_name for each in tables_aside(pipeline).values()}
+    aside = {each.source_name for each in tables_aside(pipeline.lake).values()}
     mirrors = ReadPoint.latest(lake).all_mirrors.by_source_name
     for table, modes in derived_modes(file, mirrors).items():
         present_modes = derived_table_names(names, lake_table(lake.namespace, *parse_postgres_name(table)))

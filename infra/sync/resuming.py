@@ -138,7 +138,7 @@ def _due_now(pipeline: OpenPipeline, names: Collection[Name]) -> Iterator[tuple[
     """Yield those of these tables that may be followed again, with what the source's catalog says of them."""
     from slotlake.spark.publish.aside_write import forget
 
-    for name, entry in tables_aside(pipeline).items() if names else ():
+    for name, entry in tables_aside(pipeline.lake).items() if names else ():
         if name not in names:
             continue
         state = _catalog_state(pipeline, entry)
@@ -187,7 +187,7 @@ def resume(pipeline: OpenPipeline, table: str, progress: Progressing) -> ResumeR
         name = parse_postgres_name(table)
     except KeyError:
         raise PipelineFileError(f"{table!r} is not a table name", where="resume", way_out=_NAMES) from None
-    entry = tables_aside(pipeline).get(name)
+    entry = tables_aside(pipeline.lake).get(name)
     if entry is None:
         return _report_of_followed(pipeline, table, name)
     state = _catalog_state(pipeline, entry)
@@ -219,7 +219,7 @@ def _report_of_followed(pipeline: OpenPipeline, table: str, name: Name) -> Resum
     from slotlake.spark.read.point import ReadPoint
 
     if name not in {(mirror.schema, mirror.table) for mirror in ReadPoint.latest(pipeline.lake).tables()}:
-        listed = ", ".join(entry.source_name for entry in tables_aside(pipeline).values()) or "none"
+        listed = ", ".join(entry.source_name for entry in tables_aside(pipeline.lake).values()) or "none"
         raise PipelineFileError(
             f"the lake has no table {table}",
             where="resume",

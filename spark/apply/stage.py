@@ -19,7 +19,7 @@ from slotlake.spark import exchange
 from slotlake.spark.apply import together as apply_together
 from slotlake.spark.apply.changes import TableChanges, table_changes
 from slotlake.spark.apply.together import Engine, Job, Opened
-from slotlake.spark.catalog.base import load_all, load_one
+from slotlake.spark.catalog.base import load_all
 from slotlake.spark.catalog.open import Catalog, open_catalog
 from slotlake.spark.copy.replace import stage_copy
 from slotlake.spark.direct.stage import stage_directly, stage_slices_directly
@@ -37,7 +37,7 @@ from slotlake.spark.merge.slices import stage_slices
 from slotlake.spark.merge.stage import Staged, stage
 from slotlake.spark.names import LakeName, postgres_name
 from slotlake.spark.publish.absent import refuse_absent
-from slotlake.spark.publish.commits import Point, commits_name, pins_of
+from slotlake.spark.publish.commits import Point, pins_in
 from slotlake.spark.publish.derived_tables import load_derived_tables, with_derived_names
 from slotlake.spark.publish.publication import (
     folded_rows_parts,
@@ -248,7 +248,7 @@ def _require_no_gap(catalog: Catalog, mirror: Loaded, derived: Iterable[Loaded])
     behind = [table for table in derived if (catalog_metadata.newest_position(table.metadata) or 0) < reached]
     if not behind:
         return
-    pins = pins_of(load_one(catalog, commits_name(catalog.lake.namespace)), catalog.lake.memory)
+    pins = pins_in(catalog)
     for table in behind:
         if mirror.name in pins and table.name not in pins:
             schema = schema_of(mirror.metadata, mirror.name)

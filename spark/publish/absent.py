@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from slotlake.decoder.errors import LakeError
-from slotlake.spark.catalog.base import load_one
 from slotlake.spark.catalog.open import Catalog
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import LakeName, postgres_name, source_table
-from slotlake.spark.publish.commits import commits_name, pins_of
+from slotlake.spark.publish.commits import pins_in
 from slotlake.spark.publish.place import table_directory
 
 GONE = "is not in the catalog any more: it was dropped from the catalog by someone else, or renamed"
@@ -47,7 +46,7 @@ def refuse_absent(catalog: Catalog, names: Collection[LakeName], pointers: Mappi
     absent = sorted(name for name in names if name not in pointers)
     if not absent:
         return
-    pins = pins_of(load_one(catalog, commits_name(catalog.lake.namespace)), catalog.lake.memory)
+    pins = pins_in(catalog)
     for name in absent:
         if name in pins:
             raise absent_error(catalog.lake, name)

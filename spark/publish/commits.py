@@ -32,7 +32,7 @@ from slotlake.decoder.lsn import format_lsn, parse_lsn
 from slotlake.decoder.memory import Memory
 from slotlake.decoder.server.timeline import Origin
 from slotlake.spark import lake_files
-from slotlake.spark.catalog.base import Loaded
+from slotlake.spark.catalog.base import Catalog, Loaded, load_one
 from slotlake.spark.names import LakeName
 from slotlake.spark.publish.commits_present import newest_only
 from slotlake.spark.publish.origins import origin_summary
@@ -287,6 +287,12 @@ def pins_of(table: Loaded, memory: Memory | None = None) -> Pins:
     if written is not None and written.row == _row_of(table.metadata):
         return written.pins
     return Pins.of(newest_pins(newest_only(table), catalog_metadata.newest_position(table.metadata)))
+
+
+def pins_in(catalog: Catalog) -> Pins:
+    """The same of a lake's `commits`; what this process has written is not read again."""
+    lake = catalog.lake
+    return pins_of(load_one(catalog, commits_name(lake.namespace)), lake.memory)
 
 
 def newest_pins(table: Table, position: int | None) -> dict[str, int]:

@@ -90,7 +90,7 @@ def _parsed_for_running(java: Any, sql: str) -> Any:
         return None
 
 
-@cache
+@cache  # it takes seconds to begin, and knows no lake
 def _local_java(java: str) -> JavaGateway:
     """A Java of our own on loopback, asked with a secret; it ends with this process."""
     folder = Path(pyspark.__file__).parent / "jars"

@@ -78,7 +78,7 @@ class Selection:
         return json.dumps(asdict(self), ensure_ascii=False, separators=(",", ":"))
 
     @classmethod
-    @lru_cache(256)
+    @lru_cache(256)  # each batch asks for the same filters
     def from_json(cls, text: str) -> Selection:
         """The opposite; all of the table for "".
 

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -50,20 +50,21 @@ class _Place:
     Attributes:
         own: nobody is asked to lend keys for it.
         renew_at: when other keys are asked for by ``loan``, in seconds since 1970.
+        lender: lends keys for what lies below, if it is a lake's root.
     """
 
-    settings: StorageSettings
+    settings: StorageSettings | None = None  # None: as what lies above it
     own: bool = False
     loan: Loan | None = None
     renew_at: float = 0.0
+    lender: Callable[[Location], object] | None = None
 
 
-_NOWHERE: Final = _Place(StorageSettings())
+_NOWHERE: Final = _Place()
 _folder = FolderStore()
 _lock = threading.Lock()
-# Metadata holds plain locations: who reads one knows no lake, and so no object that could own these.
+# Metadata holds plain locations: who reads one knows no lake, and so no object that could own this.
 _places: dict[str, _Place] = {}
-_lenders: dict[str, Callable[[Location], object]] = {}
 # Lakes with the same keys share the connections to their bucket.
 _open: dict[tuple[int, str, str, StorageSettings], Store] = {}
 
@@ -76,13 +77,14 @@ def register(prefix: str, settings: StorageSettings, loan: Loan | None = None, *
         loan: until when the keys are good; None: for ever.
         own: nobody is asked to lend keys for it, though it lies in a lake for which keys are lent.
     """
-    place = _Place(settings, own)
+    renew_at = 0.0
     if loan is not None:
         life = loan.until - time.time()
         renew_at = loan.until - min(_RENEWED_BEFORE_SECONDS, life * _RENEWED_BEFORE_SHARE)
-        place = _Place(settings, own, loan, renew_at)
+    key = canonical(prefix).rstrip("/")
     with _lock:
-        _places[canonical(prefix).rstrip("/")] = place
+        lender = _places.get(key, _NOWHERE).lender
+        _places[key] = _Place(settings, own, loan, renew_at, lender)
 
 
 def lend(root: str, lender: Callable[[Location], object] | None) -> None:
@@ -93,16 +95,13 @@ def lend(root: str, lender: Callable[[Location], object] | None) -> None:
     """
     with _lock:
         key = canonical(root).rstrip("/")
-        if lender is None:
-            _lenders.pop(key, None)
-        else:
-            _lenders[key] = lender
+        _places[key] = replace(_places.get(key, _NOWHERE), lender=lender)
 
 
 def is_lent(location: str) -> bool:
     """Return whether keys were lent for a location."""
     with _lock:
-        return _place_of(canonical(location)).settings.lent
+        return _settings_of(canonical(location)).lent
 
 
 def borrow_again(location: str) -> None:
@@ -113,7 +112,7 @@ def borrow_again(location: str) -> None:
     """
     where = canonical(location)
     with _lock:
-        lender = _lenders.get(_root_of(where) or "")
+        lender = _lender_of(where)
     if lender is not None:
         lender(where)
 
@@ -128,7 +127,7 @@ def settings_of(location: str) -> StorageSettings:
     _renew(where)
     _borrow(where)
     with _lock:
-        return _place_of(where).settings
+        return _settings_of(where)
 
 
 def store_of(location: str) -> Store:
@@ -173,17 +172,25 @@ def _place_of(location: str) -> _Place:
     return _places.get(_prefix_of(location), _NOWHERE)
 
 
+def _settings_of(location: str) -> StorageSettings:
+    return _place_of(location).settings or StorageSettings()
+
+
 def _prefix_of(location: str) -> str:
     """The longest prefix that was registered; empty if there is none."""
     prefix = location.rstrip("/")
-    while prefix and prefix not in _places:
+    while prefix and _places.get(prefix, _NOWHERE).settings is None:
         prefix = prefix.rpartition("/")[0]
     return prefix
 
 
-def _root_of(location: str) -> str | None:
-    """The root of the lake that a location is in, if somebody lends keys for that lake."""
-    return max((each for each in _lenders if location.startswith(f"{each}/")), key=len, default=None)
+def _lender_of(location: str) -> Callable[[Location], object] | None:
+    """Who lends keys for the lake that a location is in; None if nobody does."""
+    prefix = location
+    while prefix := prefix.rpartition("/")[0]:
+        if (lender := _places.get(prefix, _NOWHERE).lender) is not None:
+            return lender
+    return None
 
 
 def _lent_keys(prefix: str) -> Keys:
@@ -195,7 +202,7 @@ def _borrow(location: Location) -> None:
     """Ask for keys, if none were lent for a location yet."""
     with _lock:
         place = _place_of(location)
-        if _root_of(location) is None or place.own or place.settings.lent:
+        if place.own or _settings_of(location).lent or _lender_of(location) is None:
             return
     borrow_again(location)
 

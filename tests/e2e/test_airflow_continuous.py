@@ -155,5 +155,5 @@ def _pullers(stack: Stack) -> list[psutil.Process]:
     from slotlake.infra.source import standing_puller
 
     with Pipeline.open(Path(stack.file)) as pipeline:
-        number = standing_puller.process_id(pipeline)
+        number = standing_puller.process_id(pipeline.file)
     return [] if number is None else [psutil.Process(number)]

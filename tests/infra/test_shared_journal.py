@@ -107,7 +107,6 @@ def bucket() -> Bucket:
 def machine(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Path]]:
     """Gives the state folder of a machine that was not there before."""
     monkeypatch.setattr(shared, "PAUSE_SECONDS", 3600.0)
-    monkeypatch.setattr(shared, "_journals", {})
     made: list[Path] = []
 
     def another() -> Path:

@@ -25,7 +25,7 @@ def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(aside, "tables_aside", lambda _: {})
     monkeypatch.setattr(recovery, "tables_aside", lambda _: {})
     monkeypatch.setattr(recovery, "judge", lambda *_, **__: Diagnosis(256, [], []))
-    return SimpleNamespace(file=SimpleNamespace(state_dir=tmp_path), name="shop")
+    return SimpleNamespace(file=SimpleNamespace(state_dir=tmp_path), name="shop", lake=None)
 
 
 def _stopped_by(pipeline: Any, error: SlotlakeError) -> str:

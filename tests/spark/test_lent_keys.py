@@ -58,7 +58,7 @@ def lender(rest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 def _key() -> Any:
     stores.store_of(FILE)
-    return stores._place_of(Location(FILE)).settings.access_key
+    return stores._settings_of(Location(FILE)).access_key
 
 
 @pytest.mark.seconds

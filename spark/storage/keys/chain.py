@@ -36,6 +36,7 @@ _LOOKED_AT_AGAIN_SECONDS: Final = 10.0  # keys that say no end: a profile may ha
 _PROCESS_SECONDS: Final = 60
 _SOURCES_MAX: Final = 5
 _lock = threading.Lock()
+# One entry: keys of the process's environment, until that changes.
 _known: dict[tuple[tuple[str, str], ...], tuple[float, Keys]] = {}
 
 
