@@ -31,12 +31,16 @@ copies the rest; readers never saw the unfinished tables.
 def cdc_bootstrap(pipeline: PipelineFile) -> None:
     @task(multiple_outputs=False)
     def bootstrap(pipeline_file: str) -> dict[str, Any]:
-        return scheduling.short_report("bootstrap", pipeline_file)
+        from slotlake.infra.airflow import steps  # here, because its imports are slow
+
+        return steps.bootstrap(pipeline_file)
 
     # Not in the pool of the slot, which has one place: it reads no slot.
     @task(multiple_outputs=False, pool="default_pool")
     def copy_worker(pipeline_file: str, number: int) -> dict[str, Any]:
-        return scheduling.short_report("copy_worker", pipeline_file)
+        from slotlake.infra.airflow import steps  # here, because its imports are slow
+
+        return steps.copy_worker(pipeline_file)
 
     with DAG(
         f"cdc_bootstrap_{pipeline.name}",

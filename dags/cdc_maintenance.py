@@ -26,7 +26,9 @@ starts no further table.
 def cdc_maintenance(pipeline: PipelineFile) -> None:
     @task(multiple_outputs=False, pool="default_pool")
     def maintain(pipeline_file: str) -> dict[str, Any]:
-        return scheduling.maintain(pipeline_file)
+        from slotlake.infra.airflow import steps  # here, because its imports are slow
+
+        return steps.maintain(pipeline_file)
 
     with DAG(
         f"cdc_maintenance_{pipeline.name}",

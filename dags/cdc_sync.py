@@ -79,22 +79,31 @@ def four_tasks(pipeline: PipelineFile) -> None:
         if scheduling_backfill.is_backfill(dag_run):
             later = ("apply", "publish", "confirm")
             return scheduling_backfill.replay(pipeline, params["scratch_namespace"], dag_run, ti, later)
-        return scheduling.pull(pipeline_file, ti, only_with_changes=["apply", "publish"])
+        from slotlake.infra.airflow import steps  # here, because its imports are slow
+
+        pulled = steps.pull(pipeline_file)
+        scheduling.skip_without_changes(pulled, ti, ["apply", "publish"])
+        return pulled
 
     @task(multiple_outputs=False)
     def apply(pipeline_file: str, pulled: dict[str, Any]) -> dict[str, Any]:
-        return scheduling.short_report("apply", pipeline_file, scheduling.batch_of(pulled))
+        from slotlake.infra.airflow import steps  # here, because its imports are slow
+
+        return steps.apply(pipeline_file, scheduling.batch_of(pulled))
 
     @task(**assets.outlets(pipeline.name), multiple_outputs=False)
     def publish(
         pipeline_file: str, pulled: Any, *, outlet_events: Any = None, asset_state_store: Any = None
     ) -> dict[str, Any]:
-        batch = scheduling.batch_of(pulled)
-        return scheduling.carried("publish", pipeline_file, outlet_events, asset_state_store, batch)
+        from slotlake.infra.airflow import steps  # here, because its imports are slow
+
+        return steps.publish(pipeline_file, scheduling.batch_of(pulled), outlet_events, asset_state_store)
 
     @task(trigger_rule="none_failed_min_one_success", multiple_outputs=False)
     def confirm(pipeline_file: str, pulled: dict[str, Any]) -> dict[str, Any]:
-        return scheduling.short_report("confirm", pipeline_file, pulled["batch"])
+        from slotlake.infra.airflow import steps  # here, because its imports are slow
+
+        return steps.confirm(pipeline_file, pulled["batch"])
 
     file = str(pipeline.path)
     pulled = pull(file)
@@ -113,7 +122,9 @@ def one_task(pipeline: PipelineFile) -> None:
     ) -> dict[str, Any]:
         if scheduling_backfill.is_backfill(dag_run):
             return scheduling_backfill.replay(pipeline, params["scratch_namespace"], dag_run)
-        return scheduling.carried("sync", pipeline_file, outlet_events, asset_state_store)
+        from slotlake.infra.airflow import steps  # here, because its imports are slow
+
+        return steps.sync(pipeline_file, outlet_events, asset_state_store)
 
     sync(str(pipeline.path))
 
@@ -124,7 +135,9 @@ def continuous(pipeline: PipelineFile) -> None:
         pipeline_file: str, *, dag_run: Any = None, outlet_events: Any = None, asset_state_store: Any = None
     ) -> dict[str, Any]:
         scheduling_backfill.skip_in_a_backfill(dag_run)
-        return scheduling.carried("run", pipeline_file, outlet_events, asset_state_store)
+        from slotlake.infra.airflow import steps  # here, because its imports are slow
+
+        return steps.run(pipeline_file, outlet_events, asset_state_store)
 
     run(str(pipeline.path))
 

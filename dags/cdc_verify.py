@@ -34,8 +34,11 @@ def cdc_verify(pipeline: PipelineFile) -> None:
     def verify(
         pipeline_file: str, *, triggering_asset_events: Any = None, params: Any = None
     ) -> dict[str, Any]:
+        from slotlake.infra.airflow import steps  # here, because its imports are slow
+
         ranges = [event.extra for events in triggering_asset_events.values() for event in events]
-        return scheduling.verify(pipeline_file, ranges, params["scope"])
+        scope = params["scope"]
+        return steps.verify(pipeline_file, ranges, None if scope == scheduling.SCOPES[0] else scope)
 
     with DAG(
         f"cdc_verify_{pipeline.name}",

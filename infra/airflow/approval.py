@@ -13,7 +13,7 @@ from typing import Any
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 
-from slotlake.infra.airflow.scheduling import run_step, shortened
+from slotlake.infra.airflow.scheduling import shortened
 
 PLAN, APPROVE, RECOVER = "plan", "approve", "recover"
 MARKDOWN = "plan_markdown"
@@ -61,9 +61,10 @@ def plan(pipeline_file: str, task_instance: Any, *, dry_run: bool) -> dict[str, 
         DownstreamTasksSkipped: nothing is wrong; Airflow takes the task for a success.
         AirflowSkipException: something is wrong, and this was a dry run.
     """
+    from slotlake.infra.airflow import steps  # here, because its imports are slow
     from slotlake.infra.airflow.versions import AirflowSkipException, DownstreamTasksSkipped
 
-    report = run_step("plan_recovery", pipeline_file)
+    report = steps.plan_recovery(pipeline_file)
     short = shortened(report)
     if not report["findings"]:
         task_instance.xcom_push(key="return_value", value=short)
@@ -89,11 +90,12 @@ def recover(
     Raises:
         AirflowFailException: nobody approved the plan, or it would be another one now; nothing was changed.
     """
+    from slotlake.infra.airflow import steps
     from slotlake.infra.airflow.versions import AirflowFailException
 
     if not answer or answer["chosen_options"] != [ApprovalOperator.APPROVE]:
         raise AirflowFailException("nobody approved the plan: nothing was changed; trigger the DAG again")
-    return shortened(run_step("recover", pipeline_file, planned["plan_name"]))
+    return steps.recover(pipeline_file, planned["plan_name"])
 
 
 def markdown(report: Mapping[str, Any]) -> str:

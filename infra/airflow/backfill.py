@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from slotlake.infra.airflow.scheduling import schedule, short_report
+from slotlake.infra.airflow.scheduling import schedule
 from slotlake.infra.config.pipeline_file import PipelineFile
 from slotlake.infra.selection import known_tables
 
@@ -38,9 +38,11 @@ def backfill(pipeline_file: str, form: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         AirflowFailException: a table or the condition is wrong; nothing has changed.
     """
+    from slotlake.infra.airflow import steps  # here, because its imports are slow
+
     tables = [name.strip() for name in form.get("tables") or () if name.strip()]
     where, key_range = ((form.get(name) or "").strip() or None for name in ("where", "key_range"))
-    return short_report("backfill", pipeline_file, tables, where, key_range, bool(form.get("dry_run")))
+    return steps.backfill(pipeline_file, tables, where, key_range, bool(form.get("dry_run")))
 
 
 def change_tables(pipeline_file: str, form: Mapping[str, Any]) -> dict[str, Any]:
@@ -49,10 +51,12 @@ def change_tables(pipeline_file: str, form: Mapping[str, Any]) -> dict[str, Any]
     Raises:
         AirflowFailException: a table is wrong, or the role may not change the publication.
     """
+    from slotlake.infra.airflow import steps  # here, because its imports are slow
+
     added, removed = (
         [name.strip() for name in form.get(field) or () if name.strip()] for field in ("add", "remove")
     )
-    return short_report("change_tables", pipeline_file, added, removed, bool(form.get("drop")))
+    return steps.change_tables(pipeline_file, added, removed, bool(form.get("drop")))
 
 
 def is_backfill(run: Any) -> bool:
@@ -94,11 +98,12 @@ def replay(
         AirflowSkipException: the lake has no point of that time; the tasks after this one are skipped too.
         DownstreamTasksSkipped: there are tasks after this one; Airflow takes this one for a success.
     """
+    from slotlake.infra.airflow import steps
     from slotlake.infra.airflow.versions import AirflowSkipException, DownstreamTasksSkipped
 
     start, end = interval(pipeline, run)
     times = (start.isoformat(), end.isoformat())
-    report = short_report("replay", str(pipeline.path), scratch_namespace, *times)
+    report = steps.replay(str(pipeline.path), scratch_namespace, *times)
     if not report["covered"]:
         raise AirflowSkipException(f"the lake has no kept point between {start} and {end}")
     if instead_of:

@@ -12,7 +12,8 @@ from contextlib import suppress
 from typing import Any
 
 from slotlake.decoder.slots.pressure import span
-from slotlake.infra.airflow.scheduling import run_step, shortened
+from slotlake.infra.airflow import steps
+from slotlake.infra.airflow.scheduling import shortened
 from slotlake.infra.config.pipeline_file import PipelineFile, load_pipeline
 from slotlake.infra.reports import Alarm
 from slotlake.infra.status.watch import gauges, megabytes
@@ -33,7 +34,7 @@ def watch(pipeline_file: str, task_instance: Any) -> dict[str, Any]:
         AirflowFailException: a person is needed; the message says why.
     """
     file = load_pipeline(pipeline_file)
-    report = run_step("status", pipeline_file)
+    report = steps.status(pipeline_file)
     numbers = gauges(report)
     send(file.name, numbers)
     _require_published_tables(file.name, report)

@@ -1,4 +1,4 @@
-"""What the files in dags/ share: the list of pipelines, their schedules, and how a task runs a step.
+"""What the files in dags/ share: the list of pipelines, their schedules, and what of a report an XCom has.
 
 ``SLOTLAKE_PIPELINES`` lists pipeline files, or folders with ``*.yaml`` or ``*.yml`` files, separated as in
 PATH.  Airflow reads them each time it parses a DAG file, so this needs no network and imports neither Spark
@@ -14,15 +14,12 @@ from __future__ import annotations
 import importlib
 import itertools
 import os
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from slotlake.decoder.errors import PipelineFileError, SlotlakeError
-from slotlake.decoder.lsn import format_lsn, parse_lsn
-from slotlake.infra.airflow.words import compiled_loops, log_compiled, log_step, table_differs
+from slotlake.decoder.errors import PipelineFileError
 from slotlake.infra.config.airflow import ON_CHANGE
 from slotlake.infra.config.pipeline_file import PipelineFile, load_pipeline
 
@@ -31,15 +28,8 @@ VARIABLE = "SLOTLAKE_PIPELINES"
 _SUFFIXES = (".yaml", ".yml")
 # The longest run of a DAG that is started by hand and may copy a whole database; and of the monitor.
 BY_HAND, LOOK = timedelta(days=14), timedelta(minutes=10)
-# The steps that a dropped pipeline can have.
-_BEGINNINGS = ("bootstrap", "copy_worker", "plan_recovery", "recover")
 _ENTRIES_MAX = 100  # of a list in an XCom
-# The fields of the forms, by the options of the command, which errors name; not in a command's own line.
-FORM = {"table": "Tables", "where": "WHERE", "key-range": "Key range", "dry-run": "Dry run"}
-_FLAG = re.compile(rf"(?<!backfill )--({'|'.join(FORM)})\b")
-_TABLES_MAX = 20  # in the error of a verification
 _ROLLING_SECONDS = 3600.0  # between two runs of cdc_verify that compare slices
-_PULLED = ("batch", "start_lsn", "end_lsn", "transactions", "changes", "set_aside", "resumed")
 
 
 def pipelines() -> list[PipelineFile]:
@@ -145,46 +135,6 @@ def schedule_of(when: str | int | None) -> str | timedelta | None:
     return timedelta(seconds=when) if isinstance(when, int) else when
 
 
-def run_step(step: str, pipeline_file: str, *arguments: Any) -> dict[str, Any]:
-    """Run one function of ``infra.airflow.steps`` as an Airflow task.
-
-    Raises:
-        AirflowFailException: a new attempt cannot help; the task fails at once, with the step's message.
-        AirflowException: a new attempt can help.
-    """
-    from slotlake.infra.airflow.versions import AirflowException, AirflowFailException
-
-    compiled = compiled_loops()
-    try:
-        hide_secrets(pipeline_file)
-        steps = importlib.import_module("slotlake.infra.airflow.steps")
-        _skip_if_dropped(step, pipeline_file, steps)
-        result: dict[str, Any] = getattr(steps, step)(pipeline_file, *arguments)
-    except SlotlakeError as error:
-        kind = AirflowException if error.retryable else AirflowFailException
-        raise kind(_FLAG.sub(lambda flag: FORM[flag[1]], str(error))) from None
-    log_step(step, result)
-    log_compiled(compiled)
-    return result
-
-
-def _skip_if_dropped(step: str, pipeline_file: str, steps: Any) -> None:
-    """Skip the tasks of a pipeline that was dropped, where who parses DAG files cannot see that it was."""
-    if step in _BEGINNINGS or load_pipeline(pipeline_file).state_bucket is None:
-        return
-    if steps.is_dropped(pipeline_file):
-        from slotlake.infra.airflow.versions import AirflowSkipException
-
-        raise AirflowSkipException(
-            "this pipeline was dropped: remove its pipeline file, or begin again with cdc_bootstrap"
-        )
-
-
-def short_report(step: str, pipeline_file: str, *arguments: Any) -> dict[str, Any]:
-    """Run a step as :func:`run_step`; return its report as it fits into an XCom."""
-    return shortened(run_step(step, pipeline_file, *arguments))
-
-
 def shortened(report: Mapping[str, Any]) -> dict[str, Any]:
     """Return a report in which no list and no mapping has more than a hundred entries.
 
@@ -203,40 +153,17 @@ def _first(entries: list[Any] | dict[str, Any]) -> list[Any] | dict[str, Any]:
     return dict(itertools.islice(entries.items(), _ENTRIES_MAX))
 
 
-def carried(step: str, pipeline_file: str, outlet_events: Any, store: Any, *arguments: Any) -> dict[str, Any]:
-    """Run a step that publishes; make the events of what it brought, and return its report.
-
-    Args:
-        step: the function's name in `infra.airflow.steps`.
-        outlet_events: Airflow's, of a task with `assets.outlets`.
-        store: Airflow's ``asset_state_store``; None before Airflow 3.3.
-    """
-    from slotlake.infra.airflow import assets
-
-    report = run_step(step, pipeline_file, *arguments)
-    assets.emit(load_pipeline(pipeline_file).name, report.pop("brought"), outlet_events, store)
-    return shortened(report)
-
-
-def pull(
-    pipeline_file: str, task_instance: Any = None, only_with_changes: Sequence[str] = ()
-) -> dict[str, Any]:
-    """Run the step ``pull``; return what the next steps need, and tables that are set aside or resumed.
-
-    Args:
-        only_with_changes: tasks that are skipped if there was nothing new; no process starts for them.
+def skip_without_changes(pulled: Mapping[str, Any], task_instance: Any, tasks: Sequence[str]) -> None:
+    """Skip tasks if there was nothing new; no process starts for them.
 
     Raises:
         DownstreamTasksSkipped: there was nothing new; Airflow takes the task for a success.
     """
-    step = run_step("pull", pipeline_file)
-    pulled = shortened({name: step[name] for name in _PULLED})
-    if pulled["batch"] is None and task_instance is not None and only_with_changes:
+    if pulled["batch"] is None:
         from slotlake.infra.airflow.versions import DownstreamTasksSkipped
 
         task_instance.xcom_push(key="return_value", value=pulled)  # what follows has no value
-        raise DownstreamTasksSkipped(tasks=list(only_with_changes))
-    return pulled
+        raise DownstreamTasksSkipped(tasks=list(tasks))
 
 
 def batch_of(pulled: Mapping[str, Any]) -> str:
@@ -253,59 +180,6 @@ def batch_of(pulled: Mapping[str, Any]) -> str:
     return str(batch)
 
 
-def verify(
-    pipeline_file: str, ranges: Iterable[Mapping[str, Any]], scope: str | None = None
-) -> dict[str, Any]:
-    """Run the step ``verify``, at or after the batches of the asset events.
-
-    Args:
-        ranges: the extras of the asset events, with ``start_lsn`` and ``end_lsn``.
-        scope: one of `SCOPES`; the first, or None: as the pipeline file says.
-
-    Raises:
-        AirflowFailException: lake and source differ, or the step failed.
-        AirflowException: a table was locked or rewritten, and all others are equal; a new attempt can help.
-    """
-    from slotlake.expectations.results import NOT_COMPARED
-    from slotlake.infra.airflow.versions import AirflowException, AirflowFailException
-
-    chosen = () if scope in (None, SCOPES[0]) else (scope,)
-    report = run_step("verify", pipeline_file, covered(ranges), *chosen)
-    if not report["equal"]:
-        kinds = {kind for table in report["tables"].values() for kind in table.get("kinds", ())}
-        raise (AirflowException if kinds <= NOT_COMPARED else AirflowFailException)(
-            "\n".join(
-                [
-                    *_different_tables(report["tables"]),
-                    f"lake and source differ at {report['lsn']}",
-                    f"  what to do: slotlake verify {Path(pipeline_file).name} lists the keys that differ",
-                    *([f"  Data Docs: {docs}"] if (docs := report.get("data_docs")) else []),
-                ]
-            )
-        )
-    if failed := report.get("failed_suites"):
-        raise AirflowFailException(
-            f"lake and source are equal at {report['lsn']}, but rows fail suites: {'; '.join(failed)}\n"
-            "  what to do: correct the rows at the source, or the suite; the Data Docs have examples"
-        )
-    return shortened(report)
-
-
-def _different_tables(tables: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return a line per table that differs; the first ones, for a message."""
-    lines = [table_differs(name, table) for name, table in tables.items() if not table["equal"]]
-    more = len(lines) - _TABLES_MAX
-    return [*lines[:_TABLES_MAX], *([f"and {more:,} more tables"] if more > 0 else [])]
-
-
-def maintain(pipeline_file: str) -> dict[str, Any]:
-    """Run the step ``maintain``; return only those tables that it changed."""
-    report = run_step("maintain", pipeline_file)
-    counts = ("rewritten_files", "expired_snapshots", "removed_files")
-    tables = [table for table in report["tables"] if any(table[count] for count in counts)]
-    return shortened({**report, "tables": tables, "all_tables": len(report["tables"])})
-
-
 def on_warning(pipeline: PipelineFile) -> Callable[[Any], None] | None:
     """Return a callback that imports and calls the file's ``monitor.on_warning``; None without one."""
     callback_path = pipeline.monitor.on_warning
@@ -317,17 +191,6 @@ def on_warning(pipeline: PipelineFile) -> Callable[[Any], None] | None:
         getattr(importlib.import_module(module), function)(context)
 
     return call
-
-
-def covered(ranges: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the range from the first start to the last end of several batches; empty without batches."""
-    positions = [(parse_lsn(r["start_lsn"]), parse_lsn(r["end_lsn"])) for r in ranges if "end_lsn" in r]
-    if not positions:
-        return {}
-    return {
-        "start_lsn": format_lsn(min(start for start, _ in positions)),
-        "end_lsn": format_lsn(max(end for _, end in positions)),
-    }
 
 
 def hide_secrets(pipeline_file: str) -> None:

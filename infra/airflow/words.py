@@ -8,27 +8,22 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 LINES_MAX = 200
-_Lines = Iterator[tuple[int, str]]
+Lines = Iterable[tuple[int, str]]  # (level, line)
 _BAD, _GOOD = logging.WARNING, logging.INFO
 _log = logging.getLogger(__name__)
 
 
-def log_step(step: str, report: Mapping[str, Any]) -> None:
-    """Write to the task's log what a step did.
-
-    Args:
-        step: the function's name in `infra.airflow.steps`.
-    """
-    make = _LINES.get(step)
-    lines = sorted(make(report), key=lambda line: -line[0]) if make is not None else []
-    for level, line in lines[:LINES_MAX]:
+def log_step(lines: Lines) -> None:
+    """Write to the task's log what a step did, in the words of one of the functions below."""
+    ordered = sorted(lines, key=lambda line: -line[0])
+    for level, line in ordered[:LINES_MAX]:
         _log.log(level, line)
-    if len(lines) > LINES_MAX:
-        _log.info("and %s more lines", f"{len(lines) - LINES_MAX:,}")
+    if len(ordered) > LINES_MAX:
+        _log.info("and %s more lines", f"{len(ordered) - LINES_MAX:,}")
 
 
 def compiled_loops() -> set[str]:
@@ -64,7 +59,7 @@ def table_differs(name: str, table: Mapping[str, Any]) -> str:
     return f"{name}: {kinds or 'different'}; {rows}"
 
 
-def _verify(report: Mapping[str, Any]) -> _Lines:
+def verify_lines(report: Mapping[str, Any]) -> Lines:
     for name, table in report["tables"].items():
         if table["equal"]:
             yield _GOOD, f"{name}: equal, {table['source_rows']:,} rows"
@@ -76,7 +71,7 @@ def _verify(report: Mapping[str, Any]) -> _Lines:
     yield _GOOD, f"compared at {report['lsn']}: {equal:,} of {len(report['tables']):,} tables are equal"
 
 
-def _bootstrap(report: Mapping[str, Any]) -> _Lines:
+def bootstrap_lines(report: Mapping[str, Any]) -> Lines:
     yield from _set_aside(report)
     yield from ((_BAD, warning) for warning in report["warnings"])
     for table in report["tables"]:
@@ -85,7 +80,7 @@ def _bootstrap(report: Mapping[str, Any]) -> _Lines:
     yield _GOOD, f"the lake is at {report['lsn']}{'; the pipeline was there already' if already else ''}"
 
 
-def _pull(report: Mapping[str, Any]) -> _Lines:
+def pull_lines(report: Mapping[str, Any]) -> Lines:
     yield from _set_aside(report)
     yield from ((_BAD, warning) for warning in report.get("warnings", ()))
     yield from ((_GOOD, f"{table}: followed again") for table in report["resumed"])
@@ -96,7 +91,7 @@ def _pull(report: Mapping[str, Any]) -> _Lines:
         yield _GOOD, f"{count}, {report['start_lsn']} to {report['end_lsn']}"
 
 
-def _apply(report: Mapping[str, Any]) -> _Lines:
+def apply_lines(report: Mapping[str, Any]) -> Lines:
     yield from _set_aside(report)
     for table, counts in report["conflicts"].items():
         listed = ", ".join(f"{kind} {count:,}" for kind, count in counts.items())
@@ -106,7 +101,7 @@ def _apply(report: Mapping[str, Any]) -> _Lines:
     yield from ((_GOOD, f"{table}: {count:,} changes") for table, count in report["tables"].items())
 
 
-def _publish(report: Mapping[str, Any]) -> _Lines:
+def publish_lines(report: Mapping[str, Any]) -> Lines:
     yield from ((_BAD, warning) for warning in report.get("warnings", ()))
     for table, snapshot in report["tables"].items():
         yield _GOOD, f"{table}: published, Iceberg snapshot {snapshot}"
@@ -114,7 +109,7 @@ def _publish(report: Mapping[str, Any]) -> _Lines:
     yield _GOOD, f"all tables are at {report['lsn']}{'; they were before' if already else ''}"
 
 
-def _confirm(report: Mapping[str, Any]) -> _Lines:
+def confirm_lines(report: Mapping[str, Any]) -> Lines:
     for table in report["compacted"]:
         packed = f"{table['rewritten_files']:,} small files packed into {table['written_files']:,}"
         if table["failed"]:
@@ -124,7 +119,7 @@ def _confirm(report: Mapping[str, Any]) -> _Lines:
     yield _GOOD, f"the server may remove WAL up to {report['lsn']}"
 
 
-def _maintain(report: Mapping[str, Any]) -> _Lines:
+def maintain_lines(report: Mapping[str, Any]) -> Lines:
     yield from ((_BAD, warning) for warning in report.get("warnings", ()))
     if report["left"]:
         yield _BAD, f"{len(report['left']):,} tables wait for the next run: maintenance.minutes_max was over"
@@ -139,7 +134,7 @@ def _maintain(report: Mapping[str, Any]) -> _Lines:
     yield _GOOD, f"{len(report['tables']):,} tables looked at in {report['seconds']:.0f} s"
 
 
-def _backfill(report: Mapping[str, Any]) -> _Lines:
+def backfill_lines(report: Mapping[str, Any]) -> Lines:
     for table in report["tables"]:
         counts = (
             "the whole lake table replaced"
@@ -152,7 +147,7 @@ def _backfill(report: Mapping[str, Any]) -> _Lines:
     yield _GOOD, f"{ended}, at {report['lsn']}"
 
 
-def _change_tables(report: Mapping[str, Any]) -> _Lines:
+def change_tables_lines(report: Mapping[str, Any]) -> Lines:
     added, removed = report["added"] or {}, report["removed"] or {}
     for table in added.get("tables", ()):
         is_bad = table["state"] == "set aside"
@@ -165,7 +160,7 @@ def _change_tables(report: Mapping[str, Any]) -> _Lines:
         )
 
 
-def _recover(report: Mapping[str, Any]) -> _Lines:
+def recover_lines(report: Mapping[str, Any]) -> Lines:
     verb = "done" if report["carried_out"] else "plan"
     wrong = [finding["what"] for finding in report["findings"]]
     yield from ((_BAD, f"wrong: {what}") for what in wrong)
@@ -174,29 +169,13 @@ def _recover(report: Mapping[str, Any]) -> _Lines:
     yield _GOOD, report["diagnosis"] if not wrong else f"the lake is at {report['lsn']}"
 
 
-def _replay(report: Mapping[str, Any]) -> _Lines:
+def replay_lines(report: Mapping[str, Any]) -> Lines:
     for table in report["copied_meanwhile"]:
         yield _BAD, f"{table}: copied or read again in this range; the replay does not contain that"
     count = f"{report['transactions']:,} transactions, {report['changes']:,} changes"
     yield _GOOD, f"{count}, {report['from_lsn']} to {report['lsn']}"
 
 
-def _set_aside(report: Mapping[str, Any]) -> _Lines:
+def _set_aside(report: Mapping[str, Any]) -> Lines:
     aside: Iterable[tuple[str, str]] = report["set_aside"].items()
     yield from ((_BAD, f"table {table} is set aside: {reason}") for table, reason in aside)
-
-
-_LINES: dict[str, Callable[[Mapping[str, Any]], _Lines]] = {
-    "verify": _verify,
-    "bootstrap": _bootstrap,
-    "pull": _pull,
-    "apply": _apply,
-    "publish": _publish,
-    "confirm": _confirm,
-    "maintain": _maintain,
-    "backfill": _backfill,
-    "change_tables": _change_tables,
-    "plan_recovery": _recover,
-    "recover": _recover,
-    "replay": _replay,
-}

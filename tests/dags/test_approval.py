@@ -33,9 +33,10 @@ class _Pushed:
 def approval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The module, with steps that report REPORT."""
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path / "airflow-home"))
-    from slotlake.infra.airflow import approval
+    from slotlake.infra.airflow import approval, steps
 
-    monkeypatch.setattr(approval, "run_step", lambda step, file, *given: {**REPORT, "step": (step, *given)})
+    monkeypatch.setattr(steps, "plan_recovery", lambda file: REPORT)
+    monkeypatch.setattr(steps, "recover", lambda file, plan_name: {**REPORT, "carried out": plan_name})
     return approval
 
 
@@ -55,13 +56,15 @@ def test_a_plan_is_asked_about_unless_nothing_is_wrong_or_it_is_a_dry_run(
 ) -> None:
     from airflow.sdk.exceptions import AirflowSkipException, DownstreamTasksSkipped
 
+    from slotlake.infra.airflow import steps
+
     task = _Pushed()
     assert approval.plan("f", task, dry_run=False)["plan_name"] == "abc"
     assert "What is wrong" in task.xcoms["plan_markdown"]
     with pytest.raises(AirflowSkipException, match=r"1 thing is wrong.*nothing was changed"):
         approval.plan("f", task, dry_run=True)
     assert task.xcoms["return_value"]["plan"] == REPORT["plan"]
-    monkeypatch.setattr(approval, "run_step", lambda *given: {"findings": [], "plan_name": None})
+    monkeypatch.setattr(steps, "plan_recovery", lambda file: {"findings": [], "plan_name": None})
     with pytest.raises(DownstreamTasksSkipped) as skipped:
         approval.plan("f", task, dry_run=True)
     assert list(skipped.value.tasks) == ["approve", "recover"]
@@ -74,7 +77,7 @@ def test_only_an_approved_plan_is_carried_out(approval: Any) -> None:
         with pytest.raises(AirflowFailException, match="nobody approved the plan: nothing was changed"):
             approval.recover("f", {"plan_name": "abc"}, answer)
     report = approval.recover("f", {"plan_name": "abc"}, {"chosen_options": ["Approve"]})
-    assert report["step"] == ("recover", "abc")
+    assert report["carried out"] == "abc"
 
 
 def test_an_answer(approval: Any) -> None:

@@ -39,7 +39,7 @@ QUIET = {
 def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """``look(report, paused=…)``: the task, with that report."""
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path / "airflow-home"))
-    from slotlake.infra.airflow import monitoring
+    from slotlake.infra.airflow import monitoring, steps
 
     file = tmp_path / "shop.yaml"
     file.write_text(FILE)
@@ -51,7 +51,7 @@ def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
                 raise paused
             return SimpleNamespace(is_paused=paused)
 
-        monkeypatch.setattr(monitoring, "run_step", lambda step, path: report)
+        monkeypatch.setattr(steps, "status", lambda path: report)
         return monitoring.watch(str(file), SimpleNamespace(get_dag=get_dag))
 
     return look

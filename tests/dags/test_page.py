@@ -17,7 +17,7 @@ import pytest
 from rich.console import Console
 
 from slotlake.expectations.results import Difference, Report, TableResult
-from slotlake.infra.airflow.words import log_step
+from slotlake.infra.airflow.words import log_step, verify_lines
 from slotlake.infra.care.verification import _write_docs, summary
 from slotlake.infra.cli.texts.work import verify_text
 from slotlake.infra.config.pipeline_file import load_pipeline
@@ -157,7 +157,7 @@ def test_the_data_docs_of_a_verification_are_named_and_shown(
     console = Console(width=200, record=True, file=io.StringIO())
     verify_text(verified, console)
     assert f"Data Docs: {verified.data_docs}" in console.export_text()
-    log_step("verify", summary(verified))
+    log_step(verify_lines(summary(verified)))
     assert any(f"Data Docs: {verified.data_docs} on " in record.getMessage() for record in caplog.records)
     monkeypatch.setenv("SLOTLAKE_SHOW_KEYS", "1")
     client, here = as_user(app, "cdc_sync_shop", ALL), "/pipeline/shop/data-docs"

@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from slotlake.infra.airflow import late, scheduling
+from slotlake.infra.config.pipeline_file import load_pipeline
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = """name: {name}
@@ -36,6 +41,25 @@ def _write(folder: Path, name: str, airflow: str = "{}", file: str | None = None
     path = folder / (file or f"{name}.yaml")
     path.write_text(FILE.format(name=name, airflow=airflow))
     return path
+
+
+def _answer(monkeypatch: pytest.MonkeyPatch, **methods: Any) -> None:
+    """Let the steps open a pipeline that has these methods."""
+    from slotlake.infra.airflow import steps
+
+    @contextmanager
+    def open_pipeline(path: str) -> Iterator[Any]:
+        yield SimpleNamespace(file=load_pipeline(path), **methods)
+
+    monkeypatch.setattr(steps, "Pipeline", SimpleNamespace(open=open_pipeline))
+
+
+def _verified(monkeypatch: pytest.MonkeyPatch, report: dict[str, Any]) -> None:
+    """Let the step `verify` report this."""
+    from slotlake.expectations.results import Report
+
+    compared = Report("0/1", {})
+    _answer(monkeypatch, verify=lambda scope, **_: compared, verification_summary=lambda _: report)
 
 
 def test_files_and_folders_are_read_and_others_in_a_folder_are_not(
@@ -107,14 +131,16 @@ def test_what_a_run_of_cdc_sync_is(folder: Path, written: str, kind: str, schedu
 
 
 def test_ranges_of_several_events_become_one() -> None:
+    from slotlake.infra.airflow import steps
+
     # 0/FF < 0/100 < 1/0 as positions, in another order as text
     events = [
         {"start_lsn": "0/100", "end_lsn": "1/0", "batch": "b"},
         {"start_lsn": "0/FF", "end_lsn": "0/100", "batch": "a"},
         {"by": "hand"},
     ]
-    assert scheduling.covered(events) == {"start_lsn": "0/FF", "end_lsn": "1/0"}
-    assert scheduling.covered([]) == {}
+    assert steps.covered(events) == {"start_lsn": "0/FF", "end_lsn": "1/0"}
+    assert steps.covered([]) == {}
 
 
 PARSE = """
@@ -154,6 +180,7 @@ def test_an_error_that_waiting_cannot_help_fails_at_once(
 
     from slotlake.decoder.errors import BusyError, SlotError
     from slotlake.infra.airflow import steps
+    from slotlake.infra.airflow.step_task import as_task
 
     file = str(_write(folder, "p"))
     for error, kind in (
@@ -161,15 +188,34 @@ def test_an_error_that_waiting_cannot_help_fails_at_once(
         (BusyError("busy"), AirflowException),
     ):
 
-        def fail(pipeline_file: str, error: Exception = error) -> None:
+        def fail(wait_seconds: float, error: Exception = error) -> None:
             raise error
 
-        monkeypatch.setattr(steps, "pull", fail)
-        with pytest.raises(AirflowException) as caught:
-            scheduling.pull(file)
+        _answer(monkeypatch, pull=fail)
+        with pytest.raises(AirflowException) as caught, as_task("pull", file):
+            steps.pull(file)
         assert type(caught.value) is kind
         assert str(caught.value) == str(error)
         assert caught.value.__cause__ is None
+
+
+def test_a_task_of_a_dag_file_is_run_so(folder: Path) -> None:
+    from airflow.sdk import DAG
+    from airflow.sdk.exceptions import AirflowFailException
+
+    from slotlake.decoder.errors import SlotError
+    from slotlake.infra.airflow.step_task import task
+
+    def pull(pipeline_file: str) -> None:
+        raise SlotError(f"the slot of {pipeline_file} is gone")
+
+    file = str(_write(folder, "p"))
+    with DAG("cdc_sync_p", schedule=None):
+        begin = task(pull, multiple_outputs=False)
+        made = [begin(file).operator, begin(pipeline_file=file).operator]
+    for operator in made:
+        with pytest.raises(AirflowFailException, match=r"the slot of .*p\.yaml is gone"):
+            operator.execute({"run_id": "by hand"})
 
 
 def test_a_difference_fails_the_task_and_names_no_row(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,11 +225,9 @@ def test_a_difference_fails_the_task_and_names_no_row(folder: Path, monkeypatch:
 
     counts = {"source_rows": 2, "lake_rows": 1, "differences": 1, "kinds": {"missing in lake": 1}}
     tables = {"public.a": {"equal": True, "source_rows": 3}, "public.t": {"equal": False, **counts}}
-    monkeypatch.setattr(
-        steps, "verify", lambda file, expect: {"equal": False, "lsn": "0/1", "tables": tables}
-    )
+    _verified(monkeypatch, {"equal": False, "lsn": "0/1", "tables": tables})
     with pytest.raises(AirflowFailException, match=r"(?s)^public\.t: .*differ at 0/1"):
-        scheduling.verify(str(_write(folder, "p")), [])
+        steps.verify(str(_write(folder, "p")))
 
 
 def test_the_log_of_a_verification_has_a_line_per_table_the_bad_ones_first(
@@ -196,10 +240,10 @@ def test_the_log_of_a_verification_has_a_line_per_table_the_bad_ones_first(
     same = {"equal": True, "source_rows": 1234, "lake_rows": 1234, "kinds": {}}
     bad = {"equal": False, "source_rows": 2, "lake_rows": 1, "kinds": {"different": 7, "missing in lake": 1}}
     report = {"equal": False, "lsn": "0/1", "tables": {"public.a": same, "public.b": bad}}
-    monkeypatch.setattr(steps, "verify", lambda file, expect: report)
+    _verified(monkeypatch, report)
     caplog.set_level("INFO", "slotlake")
     with pytest.raises(AirflowFailException, match=r"^public\.b: different \(7\), missing in lake; "):
-        scheduling.verify(str(_write(folder, "p")), [])
+        steps.verify(str(_write(folder, "p")))
     assert [(entry.levelname, entry.getMessage()) for entry in caplog.records] == [
         ("WARNING", "public.b: different (7), missing in lake; 2 rows in the source, 1 in the lake"),
         ("INFO", "public.a: equal, 1,234 rows"),
@@ -212,14 +256,16 @@ def test_an_error_of_a_form_names_its_fields(folder: Path, monkeypatch: pytest.M
 
     from slotlake.decoder.errors import PipelineFileError
     from slotlake.infra.airflow import steps
+    from slotlake.infra.airflow.step_task import as_task
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **options: object) -> None:
         way_out = "write A..B; use --where for other rows, or run `slotlake backfill --table`"
         raise PipelineFileError("'x' is not a range of keys", where="--key-range", way_out=way_out)
 
-    monkeypatch.setattr(steps, "backfill", refuse)
-    with pytest.raises(AirflowFailException) as refused:
-        scheduling.run_step("backfill", str(_write(folder, "p")))
+    _answer(monkeypatch, backfill=refuse)
+    file = str(_write(folder, "p"))
+    with pytest.raises(AirflowFailException) as refused, as_task("backfill", file):
+        steps.backfill(file, "t", key_range="x")
     assert "where: Key range\n" in str(refused.value)
     assert "use WHERE for other rows, or run `slotlake backfill --table`" in str(refused.value)
 
@@ -255,9 +301,9 @@ def test_a_table_that_is_locked_is_verified_again(folder: Path, monkeypatch: pyt
             "public.v": {"equal": True, "kinds": {}, "source_rows": 3},
         }
         told = {"equal": False, "lsn": "0/1", "tables": tables}
-        monkeypatch.setattr(steps, "verify", lambda file, expect, told=told: told)
+        _verified(monkeypatch, told)
         with pytest.raises(AirflowException, match="locked at the source") as caught:
-            scheduling.verify(str(_write(folder, "p")), [])
+            steps.verify(str(_write(folder, "p")))
         assert type(caught.value) is kind
 
 
@@ -269,10 +315,9 @@ def test_of_maintenance_only_what_was_done_is_kept(folder: Path, monkeypatch: py
         {"lake_table": "n.a", **nothing},
         {"lake_table": "n.b", **nothing, "removed_files": 2, "written_files": 0},
     ]
-    monkeypatch.setattr(
-        steps, "maintain", lambda file: {"pipeline": "p", "tables": tables, "left": [], "seconds": 1.0}
-    )
-    report = scheduling.maintain(str(_write(folder, "p", "{maintenance: 900}")))
+    done = {"pipeline": "p", "tables": tables, "left": [], "seconds": 1.0}
+    _answer(monkeypatch, maintain=lambda wait_seconds: SimpleNamespace(as_dict=lambda: done))
+    report = steps.maintain(str(_write(folder, "p", "{maintenance: 900}")))
     assert (report["tables"], report["all_tables"]) == (tables[1:], 2)
     (pipeline,) = scheduling.pipelines()
     assert scheduling.schedule_of(pipeline.airflow.maintenance) == timedelta(minutes=15)

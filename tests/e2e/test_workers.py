@@ -211,7 +211,7 @@ def test_each_step_killed_and_gone_on_with_elsewhere(
             worker.run("sync")
             assert_equal(database, here, TABLES)
         assert worker.step("verify")["equal"]
-        assert worker.step("maintain")["tables"]
+        assert worker.step("maintain")["all_tables"]
     assert [path.name for path in shop.parent.iterdir()] == [shop.name]
 
 
