@@ -304,6 +304,7 @@ class TableStatus(Report):
     ``copied_again``: when (LSN), and why, it was last copied again without having been asked for.
     ``copied``: while it is copied, how far that is (`infra.copy.states.TableProgress`).
     ``columns``: the columns that have another name in the lake, because it cannot hold theirs, and that name.
+    ``life``: where it is in its life (`spark.publish.lives.Life`).
     """
 
     table: str
@@ -317,6 +318,7 @@ class TableStatus(Report):
     beside: list[str] = field(default_factory=list)
     copied: dict[str, Any] | None = None
     columns: dict[str, str] = field(default_factory=dict)
+    life: str = ""
 
 
 @dataclass(frozen=True)

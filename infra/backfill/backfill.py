@@ -37,6 +37,7 @@ from slotlake.infra.config.private_files import with_private_files
 from slotlake.infra.copy.tables import InPlace, backfill_point, copy_all, copy_in_place, require_all
 from slotlake.infra.selection.aside import record_aside, tables_aside
 from slotlake.infra.selection.tables import lake_schema, refuse_changed
+from slotlake.spark.publish.lives import Event
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
@@ -372,6 +373,7 @@ def _drop(pipeline: OpenPipeline, table: SourceTable, condition: Callable[[Table
     if mirror is None or not condition(mirror):
         return False
     # Else a run that is ended here would leave a lake of which nobody knows why it lacks the table.
-    record_aside(pipeline, {(table.schema, table.table): ("again", _OTHERWISE, "backfill", _RESUME)})
+    name = (table.schema, table.table)
+    record_aside(pipeline, {name: ("again", _OTHERWISE, "backfill", _RESUME)}, Event.AGAIN)
     drop_tables(pipeline.lake, pipeline.name, [mirror.lake_name(pipeline.lake.namespace)])
     return True

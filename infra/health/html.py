@@ -135,6 +135,7 @@ def _tables(health: Health) -> list[dict[str, Any]]:
             {
                 "name": name,
                 "state": entry["state"],
+                "life": entry.get("life", ""),
                 "copied": _share(entry.get("copied")),
                 "different": sum(different.get(name, {}).get("kinds", {}).values()),
                 "conflicts": sum(entry.get("conflicts", {}).values()),

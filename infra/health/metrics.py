@@ -39,6 +39,7 @@ _HELP = {
     "points_kept": "Consistency points that readers can query.",
     "alarms": "Alarms by kind: what needs a person.",
     "tables": "Tables by state.",
+    "table_lives": "Tables by where they are in their life.",
     "table_rows": "Rows of a lake table.",
     "table_bytes": "Size of the data files and delete files of a lake table.",
     "table_files": "Data files of a lake table.",
@@ -197,6 +198,9 @@ def _add_tables(families: _Families, health: Health) -> None:
     listed: list[Mapping[str, Any]] = health.status.get("tables", [])
     for state, count in _counted(str(table["state"]).partition(" since ")[0] for table in listed).items():
         families.add("tables", count, pipeline=name, state=state)
+    # A look that an earlier version noted names no lives.
+    for life, count in _counted(str(table["life"]) for table in listed if table.get("life")).items():
+        families.add("table_lives", count, pipeline=name, life=life)
     facts: dict[str, Any] = health.seen.get("tables", {})
     largest = sorted(facts, key=lambda table: -(facts[table].get("bytes") or 0))[:_TABLES_MAX]
     for metric, key in _TABLE_GAUGES.items():

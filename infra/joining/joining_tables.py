@@ -20,11 +20,11 @@ from slotlake.decoder.catalog.remembered_fingerprints import RememberedNames
 from slotlake.decoder.errors import SourceError
 from slotlake.decoder.failpoints import reach
 from slotlake.decoder.server.source import source_session
-from slotlake.infra.copy.joining_record import JOINING_FOLDER
+from slotlake.infra.copy.joining_record import JOINING_FOLDER, joining_table_names
 from slotlake.infra.copy.tables import copy_all
 from slotlake.infra.joining import over_syncs
 from slotlake.infra.joining.over_syncs import CopyKind, copy_some, give_up_stale
-from slotlake.infra.joining.settling import note_publications
+from slotlake.infra.joining.settling import note_publications, open_writers_by_table
 from slotlake.infra.schema.large_tables import resumable_by_size
 from slotlake.infra.selection.absent import record_taken_away
 from slotlake.infra.selection.aside import require_columns
@@ -41,6 +41,7 @@ from slotlake.infra.selection.layouts import require_layouts
 from slotlake.infra.selection.tables import lake_selections, selected
 from slotlake.infra.state_file import SETTLING
 from slotlake.spark.names import parse_postgres_name, postgres_name
+from slotlake.spark.publish.lives import Event, Life
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
@@ -78,14 +79,16 @@ def add_new_tables(pipeline: OpenPipeline, progress: Progressing) -> Joined:
     )
     note_publications(pipeline, new_tables)
     added: list[str] = []
+    taken: Collection[Name] = set()
     if new_tables:
-        record_taken_away(pipeline, new_tables)
+        taken = record_taken_away(pipeline, new_tables)
         ranged = resumable_by_size(pipeline, new_tables)
         at_once = [t for t in new_tables if t not in ranged]
         added = copy_some(pipeline, JOINING_TABLES, ranged, at_once, progress)
-    in_lake = (
-        point.all_mirrors.by_source_name.keys() | point.aside.keys() | {*map(parse_postgres_name, added)}
-    )
+    added_names = {*map(parse_postgres_name, added)}
+    others = {*added_names, *taken, *point.aside}
+    _note_lives(pipeline, point, {(t.schema, t.table) for t in new_tables} - others, added_names)
+    in_lake = point.all_mirrors.by_source_name.keys() | point.aside.keys() | added_names
     if _has_names(pipeline):
         note_names(pipeline.file, in_lake, published)
     return Joined(added, warnings)
@@ -98,7 +101,48 @@ def progress_by_table(pipeline: OpenPipeline) -> dict[str, str]:
 
 def give_up(pipeline: OpenPipeline, relation_ids: Collection[int] | None = None) -> list[str]:
     """Remove what half copied tables have left, of all or of these OIDs; return the tables."""
-    return over_syncs.give_up(pipeline, JOINING_TABLES, relation_ids)
+    from slotlake.spark.publish.aside_write import note_joining
+
+    given_up = over_syncs.give_up(pipeline, JOINING_TABLES, relation_ids)
+    if given_up:
+        note_joining(pipeline.lake, dict.fromkeys(map(parse_postgres_name, given_up), Event.GIVEN_UP))
+    return given_up
+
+
+def lives(pipeline: OpenPipeline) -> dict[Name, Life]:
+    """The lives of tables that join, by what this pipeline's state folder has of them."""
+    waiting = map(parse_postgres_name, open_writers_by_table(pipeline))
+    begun = joining_table_names(pipeline)
+    return dict.fromkeys(waiting, Life.SETTLING) | dict.fromkeys(begun, Life.COPYING)
+
+
+def _note_lives(
+    pipeline: OpenPipeline, point: ReadPoint, joining: Collection[Name], added: Collection[Name]
+) -> None:
+    """Write into the lake which tables join, if that is other than when the sync began.
+
+    Args:
+        point: the lake when the sync began.
+        joining: the tables that join after this sync.
+        added: those that do not any more, because they are published.
+    """
+    from slotlake.spark.publish.aside_write import note_joining
+
+    begun = joining_table_names(pipeline) if joining else set()
+    now = {name: Life.COPYING if name in begun else Life.SETTLING for name in joining}
+    events = {
+        name: Event.BEGINS if life == Life.COPYING else Event.WAITS
+        for name, life in now.items()
+        if point.lives.get(name) != life
+    }
+    events |= {
+        name: Event.GIVEN_UP
+        for name, life in point.lives.items()
+        if life.joins and name not in now and name not in added
+    }
+    # Else nothing is asked of the catalog: most syncs have nothing that joins.
+    if events:
+        note_joining(pipeline.lake, events)
 
 
 def _clear(pipeline: OpenPipeline, names: Sequence[LakeName]) -> None:

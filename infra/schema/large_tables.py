@@ -22,6 +22,7 @@ from slotlake.infra.copy.forward import all_kinds_published, resumable
 from slotlake.infra.copy.joining_record import RECOPYING_FOLDER, JoiningRecord
 from slotlake.infra.selection.aside import record_aside, stops_all
 from slotlake.infra.selection.tables import lake_schema
+from slotlake.spark.publish.lives import Event
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
@@ -124,6 +125,7 @@ def postpone_large(pipeline: OpenPipeline, copies: Mapping[SourceTable, str]) ->
                 )
                 for table in postponed
             },
+            Event.AGAIN,
         )  # fmt: skip
     return postponed
 
@@ -159,7 +161,7 @@ def record_copied_over_syncs(pipeline: OpenPipeline, tables: Sequence[Aside]) ->
         for each in tables
     ]
     if entries:
-        write(pipeline.lake, pipeline.name, entries)
+        write(pipeline.lake, pipeline.name, entries, Event.AGAIN)
 
 
 def copy_reason_of(each: Aside) -> str:

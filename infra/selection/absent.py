@@ -5,11 +5,12 @@ Derived tables that are gone are `infra.selection.derived_gone`'s.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from slotlake.infra.selection.aside import record_aside, stops_all, tables_aside
 from slotlake.spark.names import lake_table
+from slotlake.spark.publish.lives import Event
 
 if TYPE_CHECKING:
     from slotlake.decoder.catalog.publications import SourceTable
@@ -57,7 +58,7 @@ def set_absent_aside(pipeline: OpenPipeline, damages: Sequence[Damage], *, every
     return sorted(errors)
 
 
-def record_taken_away(pipeline: OpenPipeline, joining: Sequence[SourceTable]) -> None:
+def record_taken_away(pipeline: OpenPipeline, joining: Sequence[SourceTable]) -> Collection[Name]:
     """Record those joining tables as set aside that the lake had, until the copy that begins is published.
 
     Batches on the way to it pass them over. If it does not come to that, a later sync copies them.
@@ -65,6 +66,9 @@ def record_taken_away(pipeline: OpenPipeline, joining: Sequence[SourceTable]) ->
     Args:
         pipeline: the pipeline, with its lake.
         joining: tables that are copied like new ones.
+
+    Returns:
+        Schema and name of those that the lake had.
     """
     from slotlake.spark.catalog.open import open_catalog
     from slotlake.spark.publish.absent import GONE
@@ -87,7 +91,8 @@ def record_taken_away(pipeline: OpenPipeline, joining: Sequence[SourceTable]) ->
         if name in pins
     }
     if taken:
-        record_aside(pipeline, taken)
+        record_aside(pipeline, taken, Event.AGAIN)
+    return taken.keys()
 
 
 def _joins(pipeline: OpenPipeline, damage: Damage) -> bool:

@@ -34,6 +34,7 @@ from slotlake.decoder.errors import (
 from slotlake.decoder.failpoints import reach
 from slotlake.infra.state_file import STOPPED, StateFile
 from slotlake.spark.names import parse_postgres_name, postgres_name
+from slotlake.spark.publish.lives import Event
 
 if TYPE_CHECKING:
     from slotlake.infra.config.pipeline_file import PipelineFile
@@ -231,12 +232,17 @@ def _cause(error: SlotlakeError) -> Cause:
     return "source" if isinstance(error, SourceError) else "copy"
 
 
-def record_aside(pipeline: OpenPipeline, reasons: Mapping[Name, tuple[Cause, str, str, str]]) -> None:
+def record_aside(
+    pipeline: OpenPipeline,
+    reasons: Mapping[Name, tuple[Cause, str, str, str]],
+    event: Event = Event.TROUBLED,
+) -> None:
     """Record tables as set aside at the lake's position.
 
     Args:
         pipeline: the pipeline, with its lake.
         reasons: schema and name → the cause; what is wrong, where, and the way out.
+        event: what happens to them.
     """
     from slotlake.spark.publish.aside import Aside
     from slotlake.spark.publish.aside_write import write
@@ -249,5 +255,5 @@ def record_aside(pipeline: OpenPipeline, reasons: Mapping[Name, tuple[Cause, str
         Aside(*name, position if name in mirrors else None, now, cause, what, where, way_out)
         for name, (cause, what, where, way_out) in reasons.items()
     ]
-    write(pipeline.lake, pipeline.name, entries)
+    write(pipeline.lake, pipeline.name, entries, event)
     reach("aside.written")

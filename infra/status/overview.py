@@ -37,6 +37,7 @@ from slotlake.infra.status.table_states import (
     set_aside_entries,
     set_aside_warnings,
     table_states,
+    with_lives,
 )
 from slotlake.infra.status.watch import watched
 
@@ -355,7 +356,8 @@ def _tables(
     pipeline: OpenPipeline, lake: _LakeSide, source: _SourceSide, copy: dict[str, Any] | None
 ) -> list[TableStatus]:
     visible = [] if lake.point is None else table_states(pipeline, lake.point, source.published)
-    return copy_status.with_copies(pipeline, visible, copy)
+    listed = copy_status.with_copies(pipeline, visible, copy)
+    return with_lives(pipeline, lake.point, listed, source.published)
 
 
 def _prepared(pipeline: OpenPipeline, position: int | None) -> list[dict[str, Any]]:

@@ -1,15 +1,19 @@
-"""The tables of a status report: where each is in the lake, and which are set aside."""
+"""The tables of a status report: where each is in the lake and in its life, and which are set aside."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from slotlake.decoder.errors import SlotlakeError
 from slotlake.decoder.lsn import format_lsn
-from slotlake.infra.joining import recopying
+from slotlake.infra.joining import joining_tables, recopying
 from slotlake.infra.reports import Alarm, TableStatus
 from slotlake.infra.selection.aside import with_resume
 from slotlake.infra.source.fingerprints import CatalogFingerprint
+from slotlake.spark.names import lake_table, parse_postgres_name, postgres_name
+from slotlake.spark.publish.lives import Event, Life, after
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
@@ -33,11 +37,50 @@ def table_states(
     return states + [_absent(pipeline, each) for name, each in point.aside.items() if name not in mirrors]
 
 
+def with_lives(
+    pipeline: OpenPipeline,
+    point: ReadPoint | None,
+    listed: Sequence[TableStatus],
+    published: set[tuple[str, str]] | None,
+) -> list[TableStatus]:
+    """Add their lives to the status of tables, and tables that join and are not listed.
+
+    Args:
+        pipeline: says where the lake and the state folder are.
+        point: the newest consistency point; None before the initial copy.
+        listed: the tables of the lake, and those of a copy.
+        published: tables of the publications by schema and name; None if the source cannot be reached.
+    """
+    mirrors = {} if point is None else point.all_mirrors.by_source_name
+    # A lake of an earlier version does not name what joins; the state folder does.
+    known = {name: life for name, life in joining_tables.lives(pipeline).items() if name not in mirrors}
+    known |= {} if point is None else point.lives
+
+    def shown(name: tuple[str, str]) -> Life:
+        life = known.get(name, Life.FOLLOWED if name in mirrors else Life.COPYING)
+        # The publications are the truth about this: stored, it would be wrong once it is published again.
+        left = published is not None and name not in published
+        return after(life, Event.UNPUBLISHED, postgres_name(*name)) if left else life
+
+    tables = [replace(each, life=str(shown(parse_postgres_name(each.table)))) for each in listed]
+    others = {name: shown(name) for name in known.keys() - {parse_postgres_name(t.table) for t in listed}}
+    return tables + [
+        TableStatus(
+            postgres_name(*name),
+            str(lake_table(pipeline.lake.namespace, *name)),
+            str(life),
+            None,
+            [],
+            life=str(life),
+        )
+        for name, life in sorted(others.items())
+        if life is not Life.ABSENT
+    ]
+
+
 def _table_status(
     pipeline: OpenPipeline, point: ReadPoint, table: TableSchema, published: set[tuple[str, str]] | None
 ) -> TableStatus:
-    from slotlake.spark.names import lake_table
-
     fingerprint = CatalogFingerprint.from_json(table.fingerprint)
     return TableStatus(
         table=table.source_name,
@@ -69,8 +112,6 @@ def _snapshot_id(point: ReadPoint, table: str) -> int | None:
 
 def _absent(pipeline: OpenPipeline, entry: Aside) -> TableStatus:
     """Return the status of a table that is set aside and that the lake does not have yet, or any more."""
-    from slotlake.spark.names import lake_table
-
     lake_name = str(lake_table(pipeline.lake.namespace, *entry.name))
     return TableStatus(entry.source_name, lake_name, "set aside", None, [])
 

@@ -45,6 +45,7 @@ from slotlake.infra.selection.file_tables import command
 from slotlake.infra.selection.types import on_lossy
 from slotlake.infra.source.fingerprints import CatalogFingerprint, fingerprints_at
 from slotlake.spark.names import lake_table, parse_postgres_name, postgres_name
+from slotlake.spark.publish.lives import Event
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
@@ -291,7 +292,7 @@ def _note_failed(pipeline: OpenPipeline, entry: Aside, state: _CatalogState, err
             what = f"{entry.what.split(_LAST_TRY)[0]}{_LAST_TRY}{error.what}"
             failed = replace(entry, what=what, where=error.where)
         record = replace(failed, tries=entry.tries + 1, tried=now, seen=state.fingerprint)
-        write(pipeline.lake, pipeline.name, [record])
+        write(pipeline.lake, pipeline.name, [record], Event.TRIED)
 
 
 def _large_table_or_none(pipeline: OpenPipeline, entry: Aside) -> SourceTable | None:

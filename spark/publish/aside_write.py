@@ -1,16 +1,17 @@
-"""Sets tables aside in the lake, and takes them off that record (spark/publish/aside.py): one change."""
+"""Writes the record of tables that are not simply followed (spark/publish/aside.py): one change each."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from slotlake.decoder.lsn import format_lsn
 from slotlake.spark.catalog.base import load, load_one
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import lake_table
-from slotlake.spark.publish.aside import ASIDE_PROPERTY, Aside, Name, entries_in, with_entries
+from slotlake.spark.publish.aside import ASIDE_PROPERTY, Aside, Name, Record
 from slotlake.spark.publish.commits import Point, commits_name, position_of
+from slotlake.spark.publish.lives import Event
 from slotlake.spark.publish.points import positions_to_keep
 from slotlake.spark.publish.swap import point_move
 from slotlake.spark.tables import metadata as catalog_metadata
@@ -18,20 +19,26 @@ from slotlake.spark.tables import metadata as catalog_metadata
 _KIND = "set_aside"
 
 
-def write(lake: LakeSettings, pipeline: str, entries: Sequence[Aside]) -> None:
+def write(lake: LakeSettings, pipeline: str, entries: Sequence[Aside], event: Event) -> None:
     """Set tables aside, or update the record of tables that are.
 
+    Args:
+        event: what happens to them.
+
     Raises:
-        LakeError: someone else changed the lake meanwhile; nothing was changed.
+        LakeError: someone else changed the lake meanwhile, or this cannot happen to a table; nothing was
+            changed.
     """
     name = commits_name(lake.namespace)
     with open_catalog(lake) as catalog:
         tables = [lake_table(lake.namespace, *each.name) for each in entries]
         pointers = catalog.pointers_of([name, *tables])
         commits = load(pointers, name)
-        before = entries_in(commits.metadata)
-        record = before | {each.name: each for each in entries}
-        new = [each for each in entries if each.name not in before]
+        before = Record.of(commits.metadata)
+        by_name = {each.name: each for each in entries}
+        in_lake = frozenset(each.name for each in entries if each.lsn is not None)
+        record = before.after(dict.fromkeys(by_name, event), by_name, in_lake)
+        new = [each for each in entries if each.name not in before.entries]
         moves = []
         for each in new:
             table = lake_table(lake.namespace, *each.name)
@@ -48,7 +55,7 @@ def write(lake: LakeSettings, pipeline: str, entries: Sequence[Aside]) -> None:
             keep_positions = positions_to_keep(commits.metadata, point.position, False, lake.keep)
             last = point_move(catalog, commits, point, {}, keep_positions, record)
         else:
-            last = catalog.prepared(commits, with_entries(commits.metadata, record))
+            last = catalog.prepared(commits, record.written_to(commits.metadata))
         catalog.move([*moves, last])
 
 
@@ -60,8 +67,27 @@ def forget(lake: LakeSettings, names: Collection[Name]) -> None:
     """
     with open_catalog(lake) as catalog:
         commits = load_one(catalog, commits_name(lake.namespace))
-        remaining = {name: each for name, each in entries_in(commits.metadata).items() if name not in names}
-        catalog.move([catalog.prepared(commits, with_entries(commits.metadata, remaining))])
+        record = Record.of(commits.metadata).after(dict.fromkeys(names, Event.REMOVED))
+        catalog.move([catalog.prepared(commits, record.written_to(commits.metadata))])
+
+
+def note_joining(lake: LakeSettings, events: Mapping[Name, Event]) -> None:
+    """Write what happens to tables that join, if it changes their lives.
+
+    Raises:
+        LakeError: someone else changed the lake meanwhile, or this cannot happen to a table; nothing was
+            changed.
+    """
+    name = commits_name(lake.namespace)
+    with open_catalog(lake) as catalog:
+        pointers = catalog.pointers_of([name])
+        if name not in pointers:  # `drop` gives copies up also where the lake is gone
+            return
+        commits = load(pointers, name)
+        before = Record.of(commits.metadata)
+        record = before.after(events)
+        if record != before:
+            catalog.move([catalog.prepared(commits, record.written_to(commits.metadata))])
 
 
 def _point(pipeline: str, position: int, entries: Sequence[Aside], namespace: str) -> Point:

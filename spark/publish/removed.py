@@ -12,9 +12,10 @@ from slotlake.decoder.lsn import format_lsn
 from slotlake.spark.catalog.base import load_one
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.lake import LakeSettings
-from slotlake.spark.names import LakeName
-from slotlake.spark.publish.aside import Name, entries_in
+from slotlake.spark.names import LakeName, lake_table
+from slotlake.spark.publish.aside import Name, Record
 from slotlake.spark.publish.commits import Point, commits_name, pins_of, position_of
+from slotlake.spark.publish.lives import Event
 from slotlake.spark.publish.points import positions_to_keep
 from slotlake.spark.publish.swap import point_move
 
@@ -36,8 +37,10 @@ def publish_without(
     with open_catalog(lake) as catalog:
         commits = load_one(catalog, name)
         pinned = [table for table in tables if table in pins_of(commits)]
-        record = entries_in(commits.metadata)
-        remaining = {key: each for key, each in record.items() if key not in names}
+        record = Record.of(commits.metadata)
+        in_lake = frozenset(each for each in names if lake_table(lake.namespace, *each) in pinned)
+        concerned = [each for each in names if each in in_lake or each in record.lives]
+        remaining = record.after(dict.fromkeys(concerned, Event.REMOVED), in_lake=in_lake)
         if not pinned and remaining == record:
             return
         position = position_of(commits.metadata, name)

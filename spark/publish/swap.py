@@ -322,7 +322,7 @@ def point_move(
     point: Point,
     snapshots: Mapping[LakeName, int],
     keep_positions: Collection[int],
-    aside_entries: Mapping[aside.Name, aside.Aside] | None = None,
+    record: aside.Record | None = None,
     without: Collection[LakeName] = (),
 ) -> Move:
     """Return the move that adds a point's row to `commits`.
@@ -331,14 +331,15 @@ def point_move(
         commits: the table `commits`.
         snapshots: lake table → its snapshot at the point, of tables that the point changes.
         keep_positions: the positions of the points that are kept from then on.
-        aside_entries: the tables that are set aside from then on; None: those of before, without what is
-            published.
+        record: the tables that are not simply followed from then on; None: those of before, without what
+            is published.
         without: tables that the point has no more, though the catalog still has them.
     """
     existing = catalog.own_names(catalog_metadata.ref(commits.metadata, MAIN))
     existing = existing - set(without) if without else existing
-    record = aside.entries_in(commits.metadata) if aside_entries is None else aside_entries
-    aside_tables = {lake_table(commits.name.namespace, *name) for name in record}
+    before = aside.Record.of(commits.metadata)
+    entries = (before if record is None else record).entries
+    aside_tables = {lake_table(commits.name.namespace, *name) for name in entries}
 
     def may_leave(name: LakeName) -> bool:
         # Else nothing would tell any more that a mirror was there, and what it lacks when it comes back.
@@ -347,10 +348,9 @@ def point_move(
         )
 
     metadata = with_point(catalog.lake.memory, commits, point, snapshots, existing, may_leave)
-    if aside_entries is None:
-        metadata = aside.without_published(metadata, commits.name.namespace, snapshots)
-    else:
-        metadata = aside.with_entries(metadata, aside_entries)
+    remaining = before.published(commits.name.namespace, snapshots) if record is None else record
+    if remaining != before:
+        metadata = remaining.written_to(metadata)
     metadata = tagged(metadata, commits.metadata, point.position, keep_positions)
     metadata = with_past_files(metadata, min(keep_positions, default=point.position))
     return catalog.prepared(commits, catalog_metadata.without_unreferenced(metadata))

@@ -24,6 +24,7 @@ from slotlake.spark.names import LakeName, lake_table, parse_postgres_name
 from slotlake.spark.publish import aside
 from slotlake.spark.publish.aside import Name as AsideName
 from slotlake.spark.publish.derived_tables import derived_table_names
+from slotlake.spark.publish.lives import Life
 from slotlake.spark.publish.points import choose
 from slotlake.spark.publish.position import commits_name, position_of, require_known_format
 from slotlake.spark.read import newest
@@ -118,6 +119,12 @@ class ReadPoint:
         return aside.entries_in(
             catalog_metadata.load_top(self.pinned[commits_name(self.lake.namespace)].location)
         )
+
+    @cached_property
+    def lives(self) -> Mapping[AsideName, Life]:
+        """The lives of the tables that are not simply followed, by the source's schema and name."""
+        commits = catalog_metadata.load_top(self.pinned[commits_name(self.lake.namespace)].location)
+        return aside.Record.of(commits).lives
 
     def followed(self) -> list[TableSchema]:
         """The tables in this cut that are not set aside."""

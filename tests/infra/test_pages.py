@@ -105,6 +105,7 @@ def noted(
 def _look(lag: float, state: str, now: float) -> dict[str, Any]:
     table: dict[str, Any] = {"table": EVIL, "state": "ready", "conflicts": {}, "copied": None}
     copying = {**table, "table": "public.big", "state": "copying", "copied": {"ranges": 8, "ranges_done": 3}}
+    left = {**table, "table": "public.old", "state": "not published any more", "life": "left"}
     facts = {"rows": 5, "bytes": 4000, "files": 1, "delete_files": 0, "last_change": now - 5}
     slot = {"lag_seconds": lag, "lag_bytes": 99, "retained_wal_bytes": 1 << 20, "wal_status": "reserved"}
     status = {
@@ -114,7 +115,7 @@ def _look(lag: float, state: str, now: float) -> dict[str, Any]:
         if state == "ready"
         else [{"kind": state, "what": "the slot", "way_out": "slotlake recover"}],
         "warnings": [],
-        "tables": [table, copying],
+        "tables": [table, copying, left],
         "source_lsn": "0/2",
         "last_consistent_lsn": "0/1",
         "last_commit_time": None,
@@ -155,6 +156,7 @@ def test_a_page_is_escaped_offline_and_without_a_script(tmp_path: Path) -> None:
     for words in (
         "2 rows differ",
         "37.5 % copied",
+        ">left<",
         "0/1A2B",
         "scheduled__2030",
         "<code>slotlake backfill</code>",
@@ -194,6 +196,9 @@ def test_metrics_escape_labels_and_count_buckets(tmp_path: Path) -> None:
     assert buckets[5:7] == [("2.5", "1"), ("5", "1")]
     assert buckets[-1] == ("+Inf", "2")
     assert 'slotlake_batch_lag_seconds_count{pipeline="shop"} 2' in text
+    assert re.findall("^slotlake_table_lives.*", text, re.MULTILINE) == [
+        'slotlake_table_lives{pipeline="shop",life="left"} 1'  # earlier versions noted no life of the others
+    ]
     for family in re.findall(r"^# TYPE (\S+)", text, re.MULTILINE):
         assert text.count(f"# HELP {family} ") == text.count(f"# TYPE {family} ") == 1
     assert (escaped('a"b\\\n'), number(2.0), number(0.1), number(float("inf"))) == (

@@ -19,6 +19,7 @@ from slotlake.spark.names import LakeName
 from slotlake.spark.publish import swap
 from slotlake.spark.publish.aside import Aside
 from slotlake.spark.publish.aside_write import write
+from slotlake.spark.publish.lives import Event
 from slotlake.spark.publish.publication import DerivedGoneError, publish_batch
 from tests.spark.lake_lab import PIPELINE, Lab, relation, update
 
@@ -115,7 +116,8 @@ def _dropped_by_others(lab: Lab, other: Any) -> None:
         publish_batch(lab.lake, batch, PIPELINE, staged=staged)
     assert raised.value.table == ("public", "one")
     why = (str(raised.value.what), str(raised.value.where), str(raised.value.way_out))
-    write(lab.lake, PIPELINE, [Aside("public", "one", None, "2026-01-01T00:00:00+00:00", "absent", *why)])
+    entry = Aside("public", "one", None, "2026-01-01T00:00:00+00:00", "absent", *why)
+    write(lab.lake, PIPELINE, [entry], Event.TROUBLED)
     derived = {LakeName(lab.lake.namespace, "two__history"): ("public", "two")}
     with pytest.raises(DerivedGoneError, match="a derived table was dropped") as gone:
         publish_batch(lab.lake, batch, PIPELINE, staged=derived)

@@ -135,12 +135,14 @@ def _states(tables: Sequence[TableStatus]) -> Counter[str]:
 
 def _status_grid(tables: Sequence[TableStatus], console: Console) -> None:
     grid = Table()
-    for name in ("source table", "lake table", "key", "state"):
+    for name in ("source table", "lake table", "key", "state", "life"):
         grid.add_column(name)
     for entry in tables:
         lake_tables = "\n".join([entry.lake_table, *entry.beside])
         state = entry.state if entry.copied is None else f"{entry.state}, {_copied(entry.copied)}"
-        grid.add_row(escape(entry.table), escape(lake_tables), escape(", ".join(entry.key)), state)
+        grid.add_row(
+            escape(entry.table), escape(lake_tables), escape(", ".join(entry.key)), state, entry.life
+        )
     console.print(grid)
 
 
