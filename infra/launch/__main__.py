@@ -17,6 +17,7 @@ from slotlake.infra.launch.kernels import provide
 
 _SETUP_ERROR = 10  # the same as slotlake.decoder.errors.SetupError.exit_code, which cannot be imported yet
 _INTERRUPTED = 130
+_CHECK_DECODER = ["check", "decoder"]  # its environment cannot compile the kernels of spark/
 _HELP_OPTIONS = {"--help", "-h", "--version"}
 _TEST_PROCESSES = 2  # each has a Spark and several PostgreSQL servers of its own
 
@@ -25,12 +26,12 @@ def main(arguments: list[str]) -> int:
     """Run the command; return only for ``check``, and if the environment cannot be made."""
     try:
         cache = home()
-        environment = ready_environment(cache)
+        environment = ready_environment(cache, _lock_file(arguments))
     except (LaunchError, OSError) as error:
         print(f"slotlake: {error}", file=sys.stderr)
         return _SETUP_ERROR
     variables = run_variables(environment, cache)
-    if not set(arguments) & _HELP_OPTIONS:
+    if not set(arguments) & _HELP_OPTIONS and arguments != _CHECK_DECODER:
         provide(environment.python, variables, cache)
     if arguments[:1] == ["check"] and not set(arguments[1:2]) & _HELP_OPTIONS:
         from slotlake.infra.launch import check
@@ -51,6 +52,15 @@ def main(arguments: list[str]) -> int:
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     sys.stdout.flush()
     return os.execve(environment.python, [str(environment.python), *arguments], variables)  # noqa: S606
+
+
+def _lock_file(arguments: list[str]) -> str:
+    """Return the lock file of an environment of its own, or an empty text for the usual one."""
+    if arguments != _CHECK_DECODER:
+        return ""
+    from slotlake.infra.launch import check
+
+    return check.decoder_requirements()
 
 
 def _in_parallel(arguments: list[str]) -> list[str]:

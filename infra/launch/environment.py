@@ -1,6 +1,7 @@
 """The Python environment: one folder per lock file and Python version, made once.
 
-The folder is ``<home>/env-<key>/``; the key is a digest of ``infra/requirements.txt`` and of the Python.
+The folder is ``<home>/env-<key>/``; the key is a digest of the lock file (``infra/requirements.txt``, or for
+``check decoder`` a part of it) and of the Python.
 Invariant: an environment is used only when its file ``.ready`` exists, which is written last. One without
 this file (an interrupted installation) is deleted and made again.  The launcher and the installer lock
 ``<home>/env-<key>.lock`` meanwhile, so a second launcher waits also if the first one was killed.
@@ -44,24 +45,28 @@ class Environment:
         return self.marker.exists() and os.access(self.python, os.X_OK)
 
 
-def ready_environment(home: Path) -> Environment:
+def ready_environment(home: Path, lock_file: str = "") -> Environment:
     """Return the environment for this checkout and Python; make it if it is missing.
+
+    Args:
+        lock_file: what is installed, if that is not all of the checkout's lock file.
 
     Raises:
         LaunchError: it cannot be made; the message says why and what to do.
     """
-    environment = Environment(home / f"env-{environment_key()}")
+    lock_file = lock_file or REQUIREMENTS.read_text()
+    environment = Environment(home / f"env-{environment_key(lock_file)}")
     if not environment.ready():
         with _lock(environment.folder.with_suffix(".lock")) as descriptor:
             if not environment.ready():  # another launcher may have made it meanwhile
-                _make(environment, descriptor)
+                _make(environment, lock_file, descriptor)
     return environment
 
 
-def environment_key() -> str:
+def environment_key(lock_file: str) -> str:
     """Return twelve hexadecimal digits: a digest of lock file, Python version and machine."""
     machine = f"{sys.implementation.cache_tag} {sys.platform} {os.uname().machine}"
-    return hashlib.sha256(machine.encode() + b"\0" + REQUIREMENTS.read_bytes()).hexdigest()[:12]
+    return hashlib.sha256(machine.encode() + b"\0" + lock_file.encode()).hexdigest()[:12]
 
 
 @contextmanager
@@ -75,7 +80,7 @@ def _lock(path: Path) -> Iterator[int]:
         yield file.fileno()
 
 
-def _make(environment: Environment, lock: int) -> None:
+def _make(environment: Environment, lock_file: str, lock: int) -> None:
     import shutil  # imported here, because an existing environment does not need it
 
     from slotlake.infra.launch import install
@@ -85,7 +90,7 @@ def _make(environment: Environment, lock: int) -> None:
         shutil.rmtree(environment.folder)
     _check_room(environment.folder.parent)
     say(f"making the environment for Python {sys.version.split()[0]}, once: {environment.folder}")
-    install.make(environment.folder, REQUIREMENTS, lock)
+    install.make(environment.folder, lock_file, lock)
     environment.marker.touch()
     say("the environment is ready")
 

@@ -30,12 +30,12 @@ _SILENCE_SECONDS = 10.0
 _OUTPUT_LINES_MAX = 25
 
 
-def make(folder: Path, requirements: Path, lock: int) -> None:
+def make(folder: Path, lock_file: str, lock: int) -> None:
     """Make a virtual environment in ``folder`` and install the locked packages.
 
     Args:
         folder: does not exist yet.
-        requirements: the lock file, in pip's format with hashes.
+        lock_file: its text, in pip's format with hashes.
         lock: a file descriptor that installers inherit and so keep locked as long as they run.
 
     Raises:
@@ -43,8 +43,10 @@ def make(folder: Path, requirements: Path, lock: int) -> None:
     """
     venv.EnvBuilder(with_pip=False, symlinks=True).create(folder)
     builder = folder / "builder-requirements.txt"
-    builder.write_text(locked_lines(requirements.read_text(), _BUILDER))
-    total = _count(requirements)
+    builder.write_text(locked_lines(lock_file, _BUILDER))
+    requirements = folder / "requirements.txt"
+    requirements.write_text(lock_file)
+    total = len(re.findall(r"^[A-Za-z0-9]", lock_file, re.MULTILINE))
     for name, command, variables in _installers(folder, lock):
         say(f"installing {total} packages with {name}")
         failure = _run(command(builder), lock, variables) or _run(
@@ -186,7 +188,3 @@ def _variables() -> dict[str, str]:
         "PYTHONDONTWRITEBYTECODE",
     }
     return {name: value for name, value in os.environ.items() if name not in unwanted} | {"PIP_USER": "0"}
-
-
-def _count(requirements: Path) -> int:
-    return len(re.findall(r"^[A-Za-z0-9]", requirements.read_text(), re.MULTILINE))

