@@ -114,7 +114,7 @@ def next_batch(
     set_aside_unreadable(pipeline, batch)
     batch = with_schema_changes(pipeline, batch, snapshot, progress)
     set_aside_unreadable(pipeline, batch)
-    note_changes(pipeline, batch)
+    note_changes(pipeline.file.state_dir, batch)
     return batch
 
 

@@ -170,5 +170,5 @@ class WholeTables:
         return replacement(self.pipeline, list(self.described.schemas), self.snapshot.lsn, _HOW)
 
     def _clear(self) -> None:
-        clear_ranges(self.pipeline, self.described.schemas.values(), _HOW)
+        clear_ranges(self.pipeline.lake, self.described.schemas.values(), _HOW)
         self._record.forget()

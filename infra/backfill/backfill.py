@@ -42,6 +42,7 @@ from slotlake.spark.publish.lives import Event
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
+    from slotlake.spark.lake import LakeSettings
     from slotlake.spark.names import LakeName
     from slotlake.spark.tables.schema import TableSchema
 
@@ -228,7 +229,7 @@ class _Run:
             return self._begin_ahead(tables, resources)
         snapshot = resources.enter_context(self._at_snapshot(tables))
         if self.conditions:  # what was met on the way here may have set one of them aside
-            _refuse_aside(self.pipeline, tables)
+            _refuse_aside(self.pipeline.lake, tables)
         return ChosenRows.begin(
             self.pipeline, tables, self.conditions, snapshot, resources, dry_run=self.dry_run
         )
@@ -250,7 +251,7 @@ class _Run:
         present, absent = self._by_presence(tables)
         with self._at_snapshot(tables) as snapshot, ExitStack() as resources:
             if self.conditions:
-                _refuse_aside(self.pipeline, tables)
+                _refuse_aside(self.pipeline.lake, tables)
                 staged = [self._stage(table, snapshot, tables, resources) for table in present]
                 names = [name for names in staged for name in names]
                 publish_rows(self.pipeline, names, snapshot.lsn, tables, self.done)
@@ -267,7 +268,7 @@ class _Run:
             return snapshot.lsn
 
     def _by_presence(self, tables: Sequence[SourceTable]) -> tuple[list[SourceTable], list[SourceTable]]:
-        mirrors = _mirrors(self.pipeline)
+        mirrors = _mirrors(self.pipeline.lake)
         present = [table for table in tables if (table.schema, table.table) in mirrors]
         return present, [table for table in tables if table not in present]
 
@@ -304,8 +305,8 @@ def _conditions(
     if request.where is None and request.key_range is None:
         return {}
     refuse_changed(pipeline)
-    mirrors, conditions = _mirrors(pipeline), {}
-    _refuse_aside(pipeline, tables)
+    mirrors, conditions = _mirrors(pipeline.lake), {}
+    _refuse_aside(pipeline.lake, tables)
     source = pipeline.source
     with source_session(source.dsn, "checking the condition") as connection:
         for table in tables:
@@ -321,9 +322,9 @@ def _conditions(
     return conditions
 
 
-def _refuse_aside(pipeline: OpenPipeline, tables: Sequence[SourceTable]) -> None:
+def _refuse_aside(lake: LakeSettings, tables: Sequence[SourceTable]) -> None:
     """Refuse to choose rows of a table that is set aside: its rows have no one LSN."""
-    aside = tables_aside(pipeline.lake)
+    aside = tables_aside(lake)
     for table in tables:
         if (table.schema, table.table) in aside:
             raise PipelineFileError(
@@ -340,10 +341,10 @@ def _text(table: SourceTable, request: BackfillRequest) -> str:
     return keys if request.where is None else f"({request.where}) AND {keys}"
 
 
-def _mirrors(pipeline: OpenPipeline) -> dict[tuple[str, str], TableSchema]:
+def _mirrors(lake: LakeSettings) -> dict[tuple[str, str], TableSchema]:
     from slotlake.spark.read.point import ReadPoint
 
-    return {(entry.schema, entry.table): entry for entry in ReadPoint.latest(pipeline.lake).tables()}
+    return {(entry.schema, entry.table): entry for entry in ReadPoint.latest(lake).tables()}
 
 
 def _drop_if_taken_otherwise(pipeline: OpenPipeline, table: SourceTable) -> None:
@@ -369,7 +370,7 @@ def _drop(pipeline: OpenPipeline, table: SourceTable, condition: Callable[[Table
     """Drop the lake's table if it exists and meets the condition; return whether it was dropped."""
     from slotlake.spark.maintenance.removal import drop_tables
 
-    mirror = _mirrors(pipeline).get((table.schema, table.table))
+    mirror = _mirrors(pipeline.lake).get((table.schema, table.table))
     if mirror is None or not condition(mirror):
         return False
     # Else a run that is ended here would leave a lake of which nobody knows why it lacks the table.

@@ -154,14 +154,14 @@ def extend(
 
     started = time.monotonic()
     scratch = scratch_of(pipeline.lake, namespace)
-    points = readable_points(_commits(pipeline))
+    points = readable_points(_commits(pipeline.lake))
     positions = [point.position for point in points if point.committed <= end]
     if not positions:
         nothing = ReplayReport(namespace, "", "", 0, 0, 0, 0, time.monotonic() - started)
         return ExtendReport(**{**asdict(nothing), "covered": False})
     first = max([points[0].position, *(p.position for p in points if p.committed <= start)])
     last = max(positions)
-    covered = _covered_range(pipeline, scratch, {point.position for point in points})
+    covered = _covered_range(pipeline.name, scratch, {point.position for point in points})
     if covered is None or covered[0] > last or covered[1] < first:
         return ExtendReport(**asdict(replay(pipeline, namespace, Range(first, last, None), progress)))
     last = max(last, covered[1])
@@ -198,14 +198,14 @@ def _extend_from_end(
 
 
 def _covered_range(
-    pipeline: OpenPipeline, scratch: LakeSettings, point_positions: Container[int]
+    name: str, scratch: LakeSettings, point_positions: Container[int]
 ) -> tuple[int, int] | None:
     """The positions at which the scratch tables begin and end; None if they cannot be extended."""
     from slotlake.spark.copy.owner import is_initialised
     from slotlake.spark.read.point import ReadPoint
     from slotlake.spark.replay.scratch import owner
 
-    if not is_initialised(scratch, owner(pipeline.name)):
+    if not is_initialised(scratch, owner(name)):
         return None
     point = ReadPoint.latest(scratch)
     begin = int(point.commits(pins=False)[0]["position"])
@@ -239,20 +239,20 @@ def _bounds(pipeline: OpenPipeline, chosen_range: Range) -> tuple[ReadPoint, lis
     end = ReadPoint.of(pipeline.lake, chosen_range.end)
     start = chosen_range.start
     if start is None:
-        start = readable_points(_commits(pipeline))[0].position
+        start = readable_points(_commits(pipeline.lake))[0].position
     begin = ReadPoint.of(pipeline.lake, start)
     rows = end.commits(begin.position, pins=False)
     rows = [row for row in rows if row["position"] <= end.position]
     return begin, rows
 
 
-def _commits(pipeline: OpenPipeline) -> Metadata:
+def _commits(lake: LakeSettings) -> Metadata:
     from slotlake.spark.catalog.base import load_one
     from slotlake.spark.catalog.open import open_catalog
     from slotlake.spark.publish.commits import commits_name
 
-    with open_catalog(pipeline.lake) as catalog:
-        return load_one(catalog, commits_name(pipeline.lake.namespace)).metadata
+    with open_catalog(lake) as catalog:
+        return load_one(catalog, commits_name(lake.namespace)).metadata
 
 
 def _archived(pipeline: OpenPipeline, rows: list[dict[str, Any]]) -> list[Batch]:

@@ -54,8 +54,10 @@ from slotlake.infra.source.own_slot import require_own_slot_name
 from slotlake.spark.names import lake_table, parse_postgres_name, require_metastore_name
 
 if TYPE_CHECKING:
+    from slotlake.decoder.server.source import SourceSettings
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
+    from slotlake.spark.lake import LakeSettings
 
 SLOT_WAIT_SECONDS = 60.0
 
@@ -94,7 +96,7 @@ def initialise(
     require_layouts(pipeline.file, tables)
     tables, errors = without_troubled(pipeline, tables, known_errors)
     if attempt is None:
-        _require_room(pipeline)
+        _require_room(pipeline.source.dsn)
     pipeline.session  # noqa: B018  start Spark before the slot: no slot is left if it cannot start
     if attempt is None:
         note_making(pipeline, identity, new_publications)
@@ -141,7 +143,7 @@ def _report_of_existing(pipeline: OpenPipeline) -> InitReport:
         already=True,
         lsn=format_lsn(pipeline.position()),
         slot=pipeline.source.slot,
-        warnings=_slot_missing(pipeline),
+        warnings=_slot_missing(pipeline.source),
     )
 
 
@@ -164,7 +166,7 @@ def without_troubled(
     for table in tables:
         try:
             require_columns([table])
-            _require_name(pipeline, table)
+            _require_name(pipeline.lake, table)
         except (SourceError, LakeError) as error:
             if not is_of_one_table(pipeline.file, error):
                 raise
@@ -173,22 +175,19 @@ def without_troubled(
     return [table for table in tables if (table.schema, table.table) not in names], errors
 
 
-def _require_name(pipeline: OpenPipeline, table: SourceTable) -> None:
-    lake = pipeline.lake
+def _require_name(lake: LakeSettings, table: SourceTable) -> None:
     if lake.is_metastore:
         name = lake_table(lake.namespace, table.schema, table.table)
         require_metastore_name(lake.place, name, (table.schema, table.table))
 
 
-def _require_room(pipeline: OpenPipeline) -> None:
-    dsn = pipeline.source.dsn
+def _require_room(dsn: str) -> None:
     with source_session(dsn, "counting the slots") as connection:
         require_free_slot(connection, redact(dsn))
 
 
-def _slot_missing(pipeline: OpenPipeline) -> list[str]:
+def _slot_missing(source: SourceSettings) -> list[str]:
     """Warn if the lake has its tables and no slot any more, as after a `drop` that kept the lake."""
-    source = pipeline.source
     try:
         with source_session(source.dsn) as connection:
             state = inspect_slot(connection, source.slot)
@@ -210,8 +209,8 @@ def _copied(
     progress("waiting for a snapshot of the source", 0)
     with create_slot(pipeline.source, temporary=going_on, wait_seconds=SLOT_WAIT_SECONDS) as snapshot:
         if attempt is None:
-            note_position(pipeline, snapshot.lsn)
-            attempt = Attempt(record_of(pipeline), snapshot.lsn)
+            note_position(pipeline.file.state_dir, snapshot.lsn)
+            attempt = Attempt(record_of(pipeline.file), snapshot.lsn)
         reach("init.slot_made")
         return copy_all(pipeline, tables, snapshot, progress, attempt), snapshot.lsn, attempt.machines
 

@@ -139,7 +139,7 @@ def fill_tables(
     Raises:
         SlotlakeError: something else than one table's error; or one that is to stop all.
     """
-    how, complete = publication_state(pipeline, snapshot.snapshot)
+    how, complete = publication_state(pipeline.source, snapshot.snapshot)
     works = []
     for table, schema in described.schemas.items():
         target = copy.target(schema)

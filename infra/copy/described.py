@@ -35,6 +35,7 @@ from slotlake.infra.source.fingerprints import (
 from slotlake.infra.source.partitions import partition_changes, partitions_at
 
 if TYPE_CHECKING:
+    from slotlake.decoder.server.source import SourceSettings
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.spark.tables.schema import TableSchema
 
@@ -82,7 +83,7 @@ class Described:
             pipeline.source, [table.relation_id for table in tables], snapshot.snapshot
         )
         errors: Errors = {}
-        for table in _otherwise_published(pipeline, tables):
+        for table in _otherwise_published(pipeline.source, tables):
             what = "the table was altered, renamed or dropped before its copy began"
             leave_out(pipeline.file, errors, table, changed_error(table, what))
         schemas = {
@@ -214,13 +215,12 @@ def require_as_copied(
         raise error
 
 
-def _otherwise_published(pipeline: OpenPipeline, tables: Sequence[SourceTable]) -> list[SourceTable]:
+def _otherwise_published(source: SourceSettings, tables: Sequence[SourceTable]) -> list[SourceTable]:
     """The tables that are not published any more as these say, which were read before the snapshot was made.
 
     What changes later is seen when the copy is done (`Described.remaining`).
     """
     names = {(table.schema, table.table) for table in tables}
-    source = pipeline.source
     with source_session(source.dsn, "reading the publications") as connection:
         now = {table.relation_id: table for table in source_tables(connection, source.publications, names)}
     return [table for table in tables if not _is_same(table, now.get(table.relation_id))]

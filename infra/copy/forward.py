@@ -31,6 +31,7 @@ from slotlake.decoder.server.source import source_session
 from slotlake.decoder.types.table import column_type, to_text
 
 if TYPE_CHECKING:
+    from slotlake.decoder.server.source import SourceSettings
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.spark.publish.place import CopyTarget
@@ -67,21 +68,21 @@ class Keyed(Protocol):
     def columns(self) -> Sequence[KeyColumn]: ...
 
 
-def resumable(pipeline: OpenPipeline) -> bool:
+def resumable(source: SourceSettings) -> bool:
     """Return whether copied ranges can be brought forward at all.
 
     Not where the stream leaves out changes that a later snapshot shows (``origin: none``).
     """
-    return pipeline.source.plugin == "pgoutput" and pipeline.source.origin == "any"
+    return source.plugin == "pgoutput" and source.origin == "any"
 
 
-def publication_state(pipeline: OpenPipeline, snapshot: str) -> tuple[str, bool]:
+def publication_state(source: SourceSettings, snapshot: str) -> tuple[str, bool]:
     """Return the publications as a snapshot shows them, and whether each publishes all kinds of changes."""
-    dsn = pipeline.source.dsn
+    dsn = source.dsn
     with source_session(dsn, "reading the publications") as connection, connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
-        row = connection.execute(_PUBLISHED, (list(pipeline.source.publications),)).fetchone()
+        row = connection.execute(_PUBLISHED, (list(source.publications),)).fetchone()
         assert row is not None
         return str(row[0]), bool(row[1])
 

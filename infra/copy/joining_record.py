@@ -278,12 +278,12 @@ def _size(path: Path) -> int:
         return -1
 
 
-def note_changes(pipeline: OpenPipeline, batch: Batch) -> None:
+def note_changes(state_dir: Path, batch: Batch) -> None:
     """Note which rows a batch changes of tables that are being copied, before anyone applies it."""
     if batch.empty:
         return
     for folder in FOLDERS:
-        _note_in(JoiningRecord(pipeline.file.state_dir / folder), batch)
+        _note_in(JoiningRecord(state_dir / folder), batch)
 
 
 def _note_in(record: JoiningRecord, batch: Batch) -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from slotlake.infra.progress import Progressing
     from slotlake.spark.copy.initial import InitialCopy
     from slotlake.spark.copy.replacement import Replacement
+    from slotlake.spark.lake import LakeSettings
     from slotlake.spark.publish.commits import Point
     from slotlake.spark.tables.schema import TableSchema
 
@@ -123,7 +124,7 @@ def copy_all(
     finishes = attempt is None or attempt.finishes
     next_xid = xid_of_snapshot(pipeline.source.dsn, snapshot.snapshot)
     # The snapshot was made before: all that it shows was committed by then.
-    committed_by = source_clock(pipeline)
+    committed_by = source_clock(pipeline.source.dsn)
     try:
         with _initial_copy(pipeline, schemas, attempt) as copy:
             copies, states = fill_tables(pipeline, copy, described, snapshot, progress, attempt)
@@ -167,9 +168,9 @@ def copies_of(copies: Sequence[TableCopy], schemas: Mapping[SourceTable, TableSc
     return [copy for copy in copies if copy.table in names]
 
 
-def source_clock(pipeline: OpenPipeline) -> datetime:
+def source_clock(dsn: str) -> datetime:
     """The time at the source, in UTC."""
-    with source_session(pipeline.source.dsn) as connection:
+    with source_session(dsn) as connection:
         row = connection.execute("SELECT clock_timestamp()").fetchone()
         assert row is not None
         now: datetime = row[0]
@@ -256,9 +257,9 @@ def copy_in_place(
         raise
     finally:
         if attempt is None:
-            clear_ranges(pipeline, described.schemas.values(), how)
+            clear_ranges(pipeline.lake, described.schemas.values(), how)
     states.finish(copies)
-    clear_ranges(pipeline, [s for s in described.schemas.values() if s.source_name in names], how)
+    clear_ranges(pipeline.lake, [s for s in described.schemas.values() if s.source_name in names], how)
     return Copied(copies, described.errors)
 
 
@@ -277,12 +278,12 @@ def replacement(pipeline: OpenPipeline, tables: Sequence[SourceTable], lsn: int,
     return Replacement(pipeline.session, pipeline.lake, point, how.final, how.purpose)
 
 
-def clear_ranges(pipeline: OpenPipeline, schemas: Iterable[TableSchema], how: InPlace) -> None:
+def clear_ranges(lake: LakeSettings, schemas: Iterable[TableSchema], how: InPlace) -> None:
     """Remove the ranges of these tables."""
     from slotlake.spark.copy.replacement import remove_ranges
 
-    names = [schema.lake_name(pipeline.lake.namespace) for schema in schemas]
-    remove_ranges(pipeline.lake, names, how.purpose)
+    names = [schema.lake_name(lake.namespace) for schema in schemas]
+    remove_ranges(lake, names, how.purpose)
 
 
 def backfill_point(pipeline: OpenPipeline, lsn: int, tables: Sequence[SourceTable], changes: int) -> Point:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotlake.decoder.errors import ChangeLogError, LakeError, SlotError, SlotlakeError
@@ -26,14 +27,16 @@ from slotlake.infra.state_file import COPY, MADE, MAKING
 from slotlake.spark.names import postgres_name
 
 if TYPE_CHECKING:
+    from slotlake.decoder.server.source import SourceSettings
+    from slotlake.infra.config.pipeline_file import PipelineFile
     from slotlake.infra.pipeline_open import OpenPipeline
 
 _FOLDER = "copying"
 
 
-def record_of(pipeline: OpenPipeline) -> CopyRecord:
+def record_of(file: PipelineFile) -> CopyRecord:
     """The record of an initial copy."""
-    return CopyRecord(pipeline.file.state_dir / _FOLDER, shared=pipeline.file.shares_state)
+    return CopyRecord(file.state_dir / _FOLDER, shared=file.shares_state)
 
 
 def earlier_attempt(pipeline: OpenPipeline, server: ServerIdentity) -> Attempt | None:
@@ -44,13 +47,13 @@ def earlier_attempt(pipeline: OpenPipeline, server: ServerIdentity) -> Attempt |
     Raises:
         SlotError: there is a slot of that name that this pipeline did not make.
     """
-    note, record = making_note(pipeline), record_of(pipeline)
-    state = _slot_state(pipeline)
+    note, record = making_note(pipeline.file.state_dir), record_of(pipeline.file)
+    state = _slot_state(pipeline.source)
     if state is None:
         record.forget()
         return None
     require_own_slot(pipeline, state, server)
-    if _is_resumable(pipeline, note, state, server) and record.started:
+    if _is_resumable(pipeline.source, note, state, server) and record.started:
         return Attempt(record, parse_lsn(note["lsn"]))
     drop_slot(pipeline.source)
     record.forget()
@@ -67,7 +70,7 @@ def require_own_slot(pipeline: OpenPipeline, state: SlotState, server: ServerIde
     Raises:
         SlotError: something else made it.
     """
-    if not _is_own_slot(pipeline, making_note(pipeline), server):
+    if not _is_own_slot(pipeline.source.slot, making_note(pipeline.file.state_dir), server):
         raise _foreign_slot_error(pipeline, state)
 
 
@@ -79,7 +82,7 @@ def note_making(pipeline: OpenPipeline, server: ServerIdentity, publications: li
         server: the server on which the slot is made.
         publications: names of the publications that this `init` made.
     """
-    _write(pipeline, {
+    _write(pipeline.file.state_dir, {
         "slot": pipeline.source.slot,
         "system_identifier": server.system_identifier,
         "timeline": server.timeline,
@@ -87,14 +90,14 @@ def note_making(pipeline: OpenPipeline, server: ServerIdentity, publications: li
     })  # fmt: skip
 
 
-def note_position(pipeline: OpenPipeline, lsn: int) -> None:
+def note_position(state_dir: Path, lsn: int) -> None:
     """Note the LSN of the slot that was made."""
-    _write(pipeline, {**making_note(pipeline), "lsn": format_lsn(lsn)})
+    _write(state_dir, {**making_note(state_dir), "lsn": format_lsn(lsn)})
 
 
-def making_note(pipeline: OpenPipeline) -> dict[str, Any]:
+def making_note(state_dir: Path) -> dict[str, Any]:
     """The note of an `init` that has not ended; empty if there is none."""
-    return MAKING.of(pipeline.file.state_dir).mapping()
+    return MAKING.of(state_dir).mapping()
 
 
 def publications_made(pipeline: OpenPipeline) -> list[str]:
@@ -109,7 +112,7 @@ def note_published(pipeline: OpenPipeline) -> None:
     if content := making.mapping():
         MADE.of(pipeline.file.state_dir).write(content, durable=True)
         making.remove()
-    record_of(pipeline).forget()
+    record_of(pipeline.file).forget()
     COPY.of(pipeline.file.state_dir).remove()
 
 
@@ -120,8 +123,8 @@ def give_up(pipeline: OpenPipeline) -> list[str]:
     """
     from slotlake.spark.publish.place import clear_unfinished
 
-    record = record_of(pipeline)
-    has_remains = bool(making_note(pipeline)) or record.started
+    record = record_of(pipeline.file)
+    has_remains = bool(making_note(pipeline.file.state_dir)) or record.started
     if has_remains:
         clear_unfinished(pipeline.lake, pipeline.name)
     record.forget()
@@ -138,7 +141,7 @@ def clean_up_after(pipeline: OpenPipeline, error: BaseException) -> None:
     lasting = isinstance(error, SlotlakeError) and not (
         error.retryable or isinstance(error, ChangeLogError | LakeError)
     )
-    if record_of(pipeline).started and not lasting:
+    if record_of(pipeline.file).started and not lasting:
         return
     with suppress(SlotlakeError):  # else the note stays: the next `init` drops the slot
         drop_slot(pipeline.source)
@@ -152,18 +155,18 @@ def unfinished(pipeline: OpenPipeline) -> dict[str, Any] | None:
     (that keeps WAL for it, if it is an `init`), tables (`copy_states.TableProgress`, a dictionary each).
     """
     alive = pipeline.locks.is_at_work if pipeline.file.shares_state else None
-    note, states = making_note(pipeline), copy_states.read(pipeline.file.state_dir, alive)
+    note, states = making_note(pipeline.file.state_dir), copy_states.read(pipeline.file.state_dir, alive)
     if not note and (states is None or states["process"] is None):
-        return _joining(pipeline)
+        return _joining(pipeline.file.state_dir)
     copy = states or {"process": None, "lsn": note.get("lsn"), "since": None, "tables": []}
     return {**copy, "slot": note.get("slot")}
 
 
-def _joining(pipeline: OpenPipeline) -> dict[str, Any] | None:
+def _joining(state_dir: Path) -> dict[str, Any] | None:
     """Describe tables that are copied over several syncs, between two of them."""
     tables = []
     for folder in FOLDERS:
-        record = JoiningRecord(pipeline.file.state_dir / folder)
+        record = JoiningRecord(state_dir / folder)
         joining, recorded = record.joining, record.tables
         tables += [_progress(joining[oid].since, recorded[oid]) for oid in joining.keys() & recorded.keys()]
     if not tables:
@@ -186,30 +189,29 @@ def _progress(since: CopyStart, recorded: Recorded) -> dict[str, Any]:
     ))  # fmt: skip
 
 
-def _write(pipeline: OpenPipeline, note: dict[str, Any]) -> None:
-    MAKING.of(pipeline.file.state_dir).write(note, durable=True)
+def _write(state_dir: Path, note: dict[str, Any]) -> None:
+    MAKING.of(state_dir).write(note, durable=True)
 
 
-def _slot_state(pipeline: OpenPipeline) -> SlotState | None:
-    source = pipeline.source
+def _slot_state(source: SourceSettings) -> SlotState | None:
     with source_session(source.dsn) as connection:
         return inspect_slot(connection, source.slot)
 
 
-def _is_own_slot(pipeline: OpenPipeline, note: dict[str, Any], server: ServerIdentity) -> bool:
-    expected = {"slot": pipeline.source.slot, "system_identifier": server.system_identifier}
+def _is_own_slot(slot: str, note: dict[str, Any], server: ServerIdentity) -> bool:
+    expected = {"slot": slot, "system_identifier": server.system_identifier}
     return note.items() >= expected.items()
 
 
 def _is_resumable(
-    pipeline: OpenPipeline, note: dict[str, Any], state: SlotState, server: ServerIdentity
+    source: SourceSettings, note: dict[str, Any], state: SlotState, server: ServerIdentity
 ) -> bool:
     """Return whether the slot still has all wanted changes since it was made, on the same history."""
     if "lsn" not in note or state.lost or state.restart_lsn is None:
         return False
     moved = (state.confirmed_flush_lsn or 0) > parse_lsn(note["lsn"])
-    same = note.get("timeline") == server.timeline and state.two_phase == pipeline.source.two_phase
-    return same and not moved and resumable(pipeline)
+    same = note.get("timeline") == server.timeline and state.two_phase == source.two_phase
+    return same and not moved and resumable(source)
 
 
 def _foreign_slot_error(pipeline: OpenPipeline, state: SlotState) -> SlotError:

@@ -42,6 +42,7 @@ from slotlake.infra.reports import CopyWorkerReport
 from slotlake.spark.exchange import make_directory, remove_directory
 
 if TYPE_CHECKING:
+    from slotlake.infra.config.pipeline_file import PipelineFile
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.spark.lake import LakeSettings
 
@@ -70,7 +71,7 @@ def help_copy(pipeline: OpenPipeline, progress: Progressing, wait_seconds: float
     """
     from slotlake.spark.copy.owner import is_initialised
 
-    _require_shared(pipeline)
+    _require_shared(pipeline.file)
     work = _Helping(pipeline, progress)
     ended: set[str] = set()
     deadline = time.monotonic() + wait_seconds
@@ -90,8 +91,7 @@ def help_copy(pipeline: OpenPipeline, progress: Progressing, wait_seconds: float
             time.sleep(min(_PAUSE_SECONDS, max(0.0, deadline - time.monotonic())))
 
 
-def _require_shared(pipeline: OpenPipeline) -> None:
-    file = pipeline.file
+def _require_shared(file: PipelineFile) -> None:
     if not file.shares_state:
         raise PipelineFileError(
             "the state of this pipeline is in a folder of one machine, so no other machine can help its copy",
@@ -141,7 +141,7 @@ class _Helping:
         pipeline = self._pipeline
         self._require_same(plan)
         self._progress(f"helping the copy of {plan.machine}", 0)
-        record = record_of(pipeline)
+        record = record_of(pipeline.file)
         assert record.ranges is not None
         self.left_out.clear()
         with (
@@ -213,7 +213,7 @@ class _Helping:
         tables = [table for table in published_tables(pipeline) if table.relation_id in recorded]
         snapshot = ExportedSnapshot(claims.connection, "", plan.lsn, plan.snapshot)
         schemas, _ = schemas_at(pipeline, snapshot, tables)
-        publications, _ = publication_state(pipeline, plan.snapshot)
+        publications, _ = publication_state(pipeline.source, plan.snapshot)
         names = {table: schema.lake_name(lake.namespace) for table, schema in schemas.items()}
         works = []
         with open_catalog(lake) as catalog:
@@ -246,7 +246,7 @@ class _Attempt:
     ) -> None:
         self._helping, self._pipeline, self._plan = helping, pipeline, plan
         self._claims, self._ranges = claims, ranges
-        recorded = record_of(pipeline).planned
+        recorded = record_of(pipeline.file).planned
         self._beginnings = {
             work.table.relation_id: recorded[work.table.relation_id].beginning for work in works
         }

@@ -44,6 +44,7 @@ from slotlake.spark.names import parse_postgres_name, postgres_name
 from slotlake.spark.publish.lives import Event, Life
 
 if TYPE_CHECKING:
+    from slotlake.infra.config.pipeline_file import PipelineFile
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.spark.names import LakeName
@@ -89,7 +90,7 @@ def add_new_tables(pipeline: OpenPipeline, progress: Progressing) -> Joined:
     others = {*added_names, *taken, *point.aside}
     _note_lives(pipeline, point, {(t.schema, t.table) for t in new_tables} - others, added_names)
     in_lake = point.all_mirrors.by_source_name.keys() | point.aside.keys() | added_names
-    if _has_names(pipeline):
+    if _has_names(pipeline.file):
         note_names(pipeline.file, in_lake, published)
     return Joined(added, warnings)
 
@@ -111,7 +112,7 @@ def give_up(pipeline: OpenPipeline, relation_ids: Collection[int] | None = None)
 
 def lives(pipeline: OpenPipeline) -> dict[Name, Life]:
     """The lives of tables that join, by what this pipeline's state folder has of them."""
-    waiting = map(parse_postgres_name, open_writers_by_table(pipeline))
+    waiting = map(parse_postgres_name, open_writers_by_table(pipeline.file.state_dir))
     begun = joining_table_names(pipeline)
     return dict.fromkeys(waiting, Life.SETTLING) | dict.fromkeys(begun, Life.COPYING)
 
@@ -156,9 +157,9 @@ def _clear(pipeline: OpenPipeline, names: Sequence[LakeName]) -> None:
 JOINING_TABLES = CopyKind(JOINING_FOLDER, SETTLING, "it was published", copy_all, _clear)
 
 
-def _has_names(pipeline: OpenPipeline) -> bool:
+def _has_names(file: PipelineFile) -> bool:
     """Return whether the pipeline file names tables, or did."""
-    return bool(pipeline.file.tables or noted_names(pipeline.file))
+    return bool(file.tables or noted_names(file))
 
 
 def _new_tables(
@@ -168,7 +169,7 @@ def _new_tables(
 
     The file wants all that were there at `init`, and set aside because they changed under their copy.
     """
-    ignores, has_names = pipeline.file.new_tables == "ignore", _has_names(pipeline)
+    ignores, has_names = pipeline.file.new_tables == "ignore", _has_names(pipeline.file)
     changed = {name for name, entry in point.aside.items() if entry.joins}
     if ignores and not has_names and not changed:
         return [], [], None

@@ -154,7 +154,7 @@ def progress_by_table(pipeline: OpenPipeline, kind: CopyKind) -> dict[str, str]:
     record = kind.record(pipeline)
     progress = {
         name: f"0 ranges (open transactions wrote to it before {kind.waits}: {who})"
-        for name, who in open_writers_by_table(pipeline, kind.settling).items()
+        for name, who in open_writers_by_table(pipeline.file.state_dir, kind.settling).items()
     }
     for relation_id, table in record.joining.items():
         if relation_id in record.tables:
@@ -262,7 +262,7 @@ def _at_lake_position(
             return []
         snapshot, settled = start
         record.unrecorded = {table.relation_id for table in at_once}
-        visible, server = _visible(pipeline, snapshot), _server(pipeline)
+        visible, server = _visible(pipeline.source.dsn, snapshot), _server(pipeline)
         record.beginning = {t.relation_id: _since(t, snapshot.lsn, visible, server) for t in ready}
         attempt = _Round(record, snapshot.lsn, time=budget)
         copied = kind.copy(pipeline, settled, snapshot, progress, attempt)
@@ -346,8 +346,7 @@ def _parsed(snapshot: str) -> tuple[int, int, set[int]]:
     return int(xmin), int(xmax), {int(xid) for xid in running.split(",") if xid}
 
 
-def _visible(pipeline: OpenPipeline, snapshot: ExportedSnapshot) -> str:
-    dsn = pipeline.source.dsn
+def _visible(dsn: str, snapshot: ExportedSnapshot) -> str:
     with source_session(dsn, "taking up the snapshot") as connection, connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot.snapshot)))

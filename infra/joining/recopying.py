@@ -29,6 +29,7 @@ from slotlake.spark.names import postgres_name
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
+    from slotlake.spark.lake import LakeSettings
     from slotlake.spark.names import LakeName
     from slotlake.spark.publish.aside import Name
     from slotlake.spark.tables.schema import TableSchema
@@ -81,12 +82,12 @@ def reasons(pipeline: OpenPipeline) -> dict[str, str]:
     return {each.source_name: each.reason_with(ranges.get(each.source_name)) for each in aside.values()}
 
 
-def lake_row_count(pipeline: OpenPipeline, name: Name) -> int:
+def lake_row_count(lake: LakeSettings, name: Name) -> int:
     """The number of rows that the lake has of a table."""
     from slotlake.spark.read.point import ReadPoint
     from slotlake.spark.tables import metadata as catalog_metadata
 
-    point = ReadPoint.latest(pipeline.lake)
+    point = ReadPoint.latest(lake)
     metadata = point.pinned[point.find(postgres_name(*name))].metadata
     return catalog_metadata.live_rows(catalog_metadata.head(metadata)) or 0
 

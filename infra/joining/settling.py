@@ -17,6 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -92,9 +93,9 @@ def _slot_snapshot_or_none(
         return None
 
 
-def open_writers_by_table(pipeline: OpenPipeline, settling: Note = SETTLING) -> dict[str, str]:
+def open_writers_by_table(state_dir: Path, settling: Note = SETTLING) -> dict[str, str]:
     """Return table, as PostgreSQL writes it → the transactions for which it waits before it can begin."""
-    entries = _read(settling.of(pipeline.file.state_dir))["tables"].values()
+    entries = _read(settling.of(state_dir))["tables"].values()
     return {entry["table"]: ", ".join(entry["open"]) for entry in entries if entry["open"]}
 
 

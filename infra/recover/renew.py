@@ -101,7 +101,7 @@ def _bring_to_snapshot(
 ) -> list[Comparison]:
     """Bring the lake to the new slot's snapshot."""
     # At once: what commits while the tables are compared comes behind the recovery by time too.
-    snapshot_time = source_clock(pipeline)
+    snapshot_time = source_clock(pipeline.source.dsn)
     start = _position_below(pipeline, snapshot.lsn)
     _forget_what_waits(pipeline.file, start)
     note_recovery_begun(pipeline.file, batch_name(start, snapshot.lsn))

@@ -50,7 +50,7 @@ def resumable_by_size(
         pipeline: the pipeline, with its source.
         is_wanted: says by a table's ranges whether it is returned.
     """
-    if not resumable(pipeline):
+    if not resumable(pipeline.source):
         return []
     keyed = [table for table in tables if table.key]
     if not keyed:

@@ -20,6 +20,7 @@ from slotlake.infra.selection.aside import tables_aside
 from slotlake.spark.names import lake_table, parse_postgres_name
 
 if TYPE_CHECKING:
+    from slotlake.infra.config.pipeline_file import PipelineFile
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.spark.names import LakeName
 
@@ -91,18 +92,18 @@ def _due(pipeline: OpenPipeline, changed: Collection[LakeName]) -> list[LakeName
     from slotlake.spark.maintenance.small_files import tables_to_pack
 
     aside = {lake_table(pipeline.lake.namespace, *name) for name in tables_aside(pipeline.lake)}
-    return tables_to_pack(pipeline.lake, set(changed) - aside, _target_bytes(pipeline))
+    return tables_to_pack(pipeline.lake, set(changed) - aside, _target_bytes(pipeline.file))
 
 
-def _target_bytes(pipeline: OpenPipeline) -> int:
-    return pipeline.file.maintenance.target_file_mb << 20
+def _target_bytes(file: PipelineFile) -> int:
+    return file.maintenance.target_file_mb << 20
 
 
 def _packed(pipeline: OpenPipeline, name: LakeName) -> TableCompacted | None:
     from slotlake.spark.direct.compaction import pack_directly
     from slotlake.spark.maintenance.small_files import pack_table
 
-    started, target = time.monotonic(), _target_bytes(pipeline)
+    started, target = time.monotonic(), _target_bytes(pipeline.file)
     try:
         packed = pack_table(
             lambda: pipeline.session, pipeline.lake, name, pipeline.name, target, pack_directly

@@ -48,8 +48,10 @@ from slotlake.spark.names import lake_table, parse_postgres_name, postgres_name
 from slotlake.spark.publish.lives import Event
 
 if TYPE_CHECKING:
+    from slotlake.infra.config.pipeline_file import PipelineFile
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
+    from slotlake.spark.lake import LakeSettings
     from slotlake.spark.publish.aside import Aside, Name
 
 WAIT_SECONDS = 10.0
@@ -147,7 +149,7 @@ def _due_now(pipeline: OpenPipeline, names: Collection[Name]) -> Iterator[tuple[
             forget(pipeline.lake, [name])  # it is gone, and the lake never had it
         if entry.joins:
             continue
-        if state is not None and not state.locked and _is_due(pipeline, entry, state):
+        if state is not None and not state.locked and _is_due(pipeline.file, entry, state):
             yield entry, state
 
 
@@ -229,11 +231,11 @@ def _report_of_followed(pipeline: OpenPipeline, table: str, name: Name) -> Resum
     with source_session(pipeline.source.dsn, "looking at the publications") as connection:
         if name not in published_names(connection, pipeline.source.publications):
             raise _unpublished(pipeline, name, "the lake's table stays as it was")
-    return replace(_new_report(pipeline, name, format_lsn(pipeline.position())), already=True)
+    return replace(_new_report(pipeline.lake.namespace, name, format_lsn(pipeline.position())), already=True)
 
 
-def _new_report(pipeline: OpenPipeline, name: Name, lsn: str) -> ResumeReport:
-    return ResumeReport(postgres_name(*name), str(lake_table(pipeline.lake.namespace, *name)), lsn)
+def _new_report(namespace: str, name: Name, lsn: str) -> ResumeReport:
+    return ResumeReport(postgres_name(*name), str(lake_table(namespace, *name)), lsn)
 
 
 def _resume(
@@ -243,11 +245,11 @@ def _resume(
     table = _large_table_or_none(pipeline, entry)
     if table is None:
         lsn, rows = _copy(pipeline, entry, state, progress)
-        return replace(_new_report(pipeline, entry.name, format_lsn(lsn)), rows=rows)
+        return replace(_new_report(pipeline.lake.namespace, entry.name, format_lsn(lsn)), rows=rows)
     is_whole = bool(_copy_ranges(pipeline, {entry.name: _LargeTable(entry, state, table)}, progress))
-    report = _new_report(pipeline, entry.name, format_lsn(pipeline.position()))
+    report = _new_report(pipeline.lake.namespace, entry.name, format_lsn(pipeline.position()))
     if is_whole:
-        return replace(report, rows=recopying.lake_row_count(pipeline, entry.name))
+        return replace(report, rows=recopying.lake_row_count(pipeline.lake, entry.name))
     return replace(report, copying=recopying.progress_by_table(pipeline).get(report.table, "0 ranges"))
 
 
@@ -261,13 +263,13 @@ def _copy(
         table = _published_table(pipeline, entry.name)
         return read_again(pipeline, [table], WAIT_SECONDS, progress, at_slot=state.needs_slot)
     except SlotlakeError as error:
-        own = _explained_by_files(pipeline, entry.name, error)
+        own = _explained_by_files(pipeline.lake, entry.name, error)
         if own.table == entry.name:
             _note_failed(pipeline, entry, state, own)
         raise own from error
 
 
-def _explained_by_files(pipeline: OpenPipeline, name: Name, error: SlotlakeError) -> SlotlakeError:
+def _explained_by_files(lake: LakeSettings, name: Name, error: SlotlakeError) -> SlotlakeError:
     """The error, or what is wrong with the files of the table and of what is kept beside it."""
     from slotlake.spark.catalog.base import load_all
     from slotlake.spark.catalog.open import open_catalog
@@ -276,8 +278,8 @@ def _explained_by_files(pipeline: OpenPipeline, name: Name, error: SlotlakeError
 
     if not isinstance(error, LakeError) or error.table is not None:
         return error
-    with open_catalog(pipeline.lake) as catalog:
-        names = catalog.pointers_of(with_derived_names([lake_table(pipeline.lake.namespace, *name)]))
+    with open_catalog(lake) as catalog:
+        names = catalog.pointers_of(with_derived_names([lake_table(lake.namespace, *name)]))
         tables = load_all(catalog, sorted(names))
     return damage_behind(error, list(tables.values()), name) or error
 
@@ -353,23 +355,23 @@ def _catalog_state(pipeline: OpenPipeline, entry: Aside) -> _CatalogState | None
         return None
     oid, *rights, locked, columns = row
     fingerprint = fingerprints_at(pipeline.source, [oid], None).get(oid)
-    text = repr((oid, rights, fingerprint, _section_text(pipeline, entry.name))).encode()
-    before = _members_at_copy(pipeline, entry)
+    text = repr((oid, rights, fingerprint, _section_text(pipeline.file, entry.name))).encode()
+    before = _members_at_copy(pipeline.lake, entry)
     members = frozenset() if fingerprint is None else fingerprint.members
     needs_slot = before != (oid, members) or entry.lsn is None
     return _CatalogState(locked, columns, needs_slot, hashlib.sha256(text).hexdigest())
 
 
-def _section_text(pipeline: OpenPipeline, name: Name) -> str:
+def _section_text(file: PipelineFile, name: Name) -> str:
     """What the pipeline file says of a table. Leaving out a column may let the table be followed again."""
-    own = pipeline.file.tables.items()
+    own = file.tables.items()
     return "".join(section.model_dump_json() for key, section in own if parse_postgres_name(key) == name)
 
 
-def _members_at_copy(pipeline: OpenPipeline, entry: Aside) -> tuple[int, Collection[str]] | None:
+def _members_at_copy(lake: LakeSettings, entry: Aside) -> tuple[int, Collection[str]] | None:
     from slotlake.spark.read.point import ReadPoint
 
-    for table in ReadPoint.latest(pipeline.lake).tables():
+    for table in ReadPoint.latest(lake).tables():
         if (table.schema, table.table) == entry.name and (
             fingerprint := CatalogFingerprint.from_json(table.fingerprint)
         ) is not None:
@@ -377,11 +379,11 @@ def _members_at_copy(pipeline: OpenPipeline, entry: Aside) -> tuple[int, Collect
     return None
 
 
-def _is_due(pipeline: OpenPipeline, entry: Aside, state: _CatalogState) -> bool:
+def _is_due(file: PipelineFile, entry: Aside, state: _CatalogState) -> bool:
     if entry.cause == "on_conflict":
-        return on_conflict(pipeline.file).of(*entry.name) != "fail"
+        return on_conflict(file).of(*entry.name) != "fail"
     if entry.cause == "on_lossy":
-        return not on_lossy(pipeline.file).may_fail(*entry.name)
+        return not on_lossy(file).may_fail(*entry.name)
     if not state.columns:
         return False
     if state.fingerprint != entry.seen or entry.tries < _TRIES_AT_ONCE:
