@@ -1,25 +1,35 @@
-"""What a verification leaves behind: the note of what was found equal, and a line of the journal."""
+"""What a verification leaves behind: the note of what was found equal, and a line of the journal.
+
+The note ``verified.json`` outlives a worker, as all notes of the state do (docs/workers.md).  Invariant: it
+only says what was found equal.  A table, or a slice of one, that differed keeps what was noted before, so the
+next verification of the same kind compares the same rows again; of a table that is copied nothing counts that
+was found equal before (`infra.journal.verified.note_copied`).  If the note is lost, rows are compared once
+more than needed.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from slotlake.decoder.errors import BusyError
 from slotlake.decoder.lsn import format_lsn, parse_lsn
 from slotlake.expectations.results import ASIDE, CHANGED, FULL, NOT_COMPARED, ROLLING, Report, TableResult
 from slotlake.infra.care.rolling import credit_after, note_turn
-from slotlake.infra.care.verified import changed_verified
 from slotlake.infra.journal.events import note_verification
-from slotlake.infra.journal.verified import copied_since, coverage
+from slotlake.infra.journal.verified import copied_since, coverage, locked_note
 from slotlake.spark.names import postgres_name
 
 if TYPE_CHECKING:
     from slotlake.infra.care.comparing import Comparison
+    from slotlake.infra.pipeline_open import OpenPipeline
 
 _log = logging.getLogger(__name__)
 _OF_SLICES = ("relation", "rows", "slices")
+_WAIT_SECONDS = 60.0
 Note = dict[str, Any]
 
 
@@ -40,6 +50,24 @@ def note_outcome(comparison: Comparison, report: Report) -> None:
     except (BusyError, OSError) as error:
         _log.warning("what was verified could not be noted, so the same rows are compared again: %s", error)
     note_verification(pipeline.file.state_dir, report, more)
+
+
+@contextmanager
+def changed_verified(pipeline: OpenPipeline) -> Iterator[dict[str, Any]]:
+    """Lend the note for a change, and write it.
+
+    Args:
+        pipeline: a pipeline whose lock this run does not have.
+
+    Raises:
+        BusyError: the state is in an object store, and another run works on the pipeline for too long.
+        OSError: it cannot be written.
+    """
+    with ExitStack() as resources:
+        if pipeline.state is not None:  # its notes are written only by who has the lock
+            resources.enter_context(pipeline.locks.taken("verify", _WAIT_SECONDS))
+            pipeline.state.refresh()
+        yield resources.enter_context(locked_note(pipeline.file.state_dir))
 
 
 def _note_tables(verified: Note, comparison: Comparison, report: Report) -> None:

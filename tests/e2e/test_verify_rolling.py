@@ -12,8 +12,8 @@ import pytest
 from slotlake import Pipeline
 from slotlake.decoder.errors import PipelineFileError
 from slotlake.infra.care import rolling
+from slotlake.infra.care.outcome import changed_verified
 from slotlake.infra.care.verification import VerifyRequest, begin
-from slotlake.infra.care.verified import changed_verified
 from slotlake.infra.journal.journal import Journal
 from slotlake.infra.journal.verified import coverage, read_verified
 from slotlake.infra.progress import silent
