@@ -8,11 +8,15 @@ from typing import Any
 import pytest
 
 from slotlake import Pipeline
+from slotlake.decoder.errors import LakeError
 from slotlake.infra.health.look import look
 from slotlake.spark.catalog.base import load_one
 from slotlake.spark.catalog.open import open_catalog
+from slotlake.spark.catalog.pointers import read_listing
+from slotlake.spark.publish.aside import Aside
+from slotlake.spark.publish.aside_write import forget, write
 from slotlake.spark.publish.commits import commits_name
-from slotlake.spark.publish.lives import LIVES_PROPERTY, Life
+from slotlake.spark.publish.lives import LIVES_PROPERTY, Event, Life
 from slotlake.spark.read.point import ReadPoint
 from slotlake.spark.tables import metadata as catalog_metadata
 from tests.conftest import Database
@@ -73,6 +77,7 @@ def test_all_lives(
         assert (_life(pipeline), _stored(pipeline)) == ("followed", None)
         assert_equal(database, pipeline, ["big", "small"])
 
+        _refuses_what_cannot_be(pipeline)
         database.execute(f"UPDATE big SET t = {BAD} WHERE id = 7")
         pipeline.sync()
         assert (_life(pipeline), _stored(pipeline)) == ("set aside", Life.SET_ASIDE)
@@ -102,6 +107,18 @@ def test_all_lives(
 
 def _refused(*of: object) -> None:
     raise AssertionError(of)
+
+
+def _refuses_what_cannot_be(pipeline: Pipeline) -> None:
+    """A table that is followed is not tried again; the lake stays as it was."""
+    before = read_listing(pipeline.lake).pointers
+    entry = Aside("public", "big", pipeline.position(), "2026-01-01T00:00:00+00:00", "value", "", "", "")
+    with pytest.raises(LakeError, match='"followed" is not one that is copied again in vain') as refused:
+        write(pipeline.lake, pipeline.name, [entry], Event.TRIED)
+    assert refused.value.where == f"table {BIG}"
+    with pytest.raises(LakeError, match='"absent" is not one that is removed from the lake'):
+        forget(pipeline.lake, [("public", "nowhere")])
+    assert read_listing(pipeline.lake).pointers == before
 
 
 def test_joins_and_does_not(database: Database, connect: str, tmp_path: Path) -> None:
