@@ -57,7 +57,7 @@ class Pipeline(PipelineTables):
             report = initialise(self, progress)
             if not report.already:
                 note_copies(self.file.state_dir, [table.table for table in report.tables])
-            known_tables.write_note(self, [table.table for table in report.tables])
+            known_tables.write_note(self.file.state_dir, self.lake, [table.table for table in report.tables])
             return report
 
     def help_copy(self, *, progress: Progressing = silent, wait_seconds: float = 60.0) -> CopyWorkerReport:
@@ -87,7 +87,7 @@ class Pipeline(PipelineTables):
         from slotlake.spark.catalog.looks import sparing
 
         with self.exclusively(wait_seconds, step="pull"), sparing():
-            note_source_position(self)
+            note_source_position(self.file.state_dir, self.source.dsn)
             return pull_next(self, progress)
 
     def apply(self, batch: str, *, wait_seconds: float = 60.0) -> ApplyReport:

@@ -82,7 +82,7 @@ def require_fit(pipeline: OpenPipeline, *, at_snapshot: bool) -> int:
         at_snapshot: the pull ends at a snapshot of the source.
     """
     position = pipeline.position()
-    require_own_slot_name(pipeline)
+    require_own_slot_name(pipeline.file, pipeline.source)
     note_identity(pipeline.file, pipeline.lake, slot=False)
     try:
         follow_history(pipeline, position)
@@ -176,6 +176,6 @@ def at_slot_snapshot(
     progress("waiting for a snapshot of the source", 0)
     asked_at = time.time()
     with create_slot(pipeline.source, temporary=True, wait_seconds=timeout_seconds) as snapshot:
-        note_source_position(pipeline, snapshot.lsn, asked_at)
+        note_source_position(pipeline.file.state_dir, pipeline.source.dsn, snapshot.lsn, asked_at)
         advance(pipeline, snapshot.lsn, progress, snapshot)
         yield snapshot

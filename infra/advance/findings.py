@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from slotlake.decoder.server.source import SourceSettings
     from slotlake.infra.config.pipeline_file import PipelineFile
     from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.spark.lake import LakeSettings
     from slotlake.spark.maintenance.integrity import Damage
     from slotlake.spark.names import LakeName
 
@@ -99,12 +100,12 @@ def judge(pipeline: OpenPipeline, *, files: bool = False) -> Diagnosis:
     """
     from slotlake.spark.maintenance.integrity import find_damage
 
-    require_own_slot_name(pipeline)
+    require_own_slot_name(pipeline.file, pipeline.source)
     damages = without_recorded(pipeline.lake, find_damage(pipeline.lake, pipeline.name, files=files))
     moved = next((each.position for each in damages if each.position is not None), None)
     position = pipeline.position() if moved is None else moved
     findings = [_lake_finding(each) for each in damages]
-    findings += _source_findings(pipeline, position) or _recovery_findings(pipeline)
+    findings += _source_findings(pipeline, position) or _recovery_findings(pipeline.file, pipeline.lake)
     if not any(each.repair == "renew" for each in findings):
         findings += _pending_findings(pipeline.file, position)
     return Diagnosis(position, findings, damages)
@@ -135,7 +136,7 @@ def require_whole(
     for damage in damages:
         if damage.kind == MISSING:
             if damage.is_derived:  # the next sync begins it again
-                note_dropped(pipeline, [damage.table])
+                note_dropped(pipeline.file, pipeline.lake.namespace, [damage.table])
             continue
         if damage.kind == WRITTEN and damage.position is None and (at_snapshot or not damage.is_derived):
             continue
@@ -166,28 +167,28 @@ def _lock_path(file: PipelineFile) -> Path:
     return recovery_note(file).path.with_suffix(".lock")
 
 
-def _unfinished_note(pipeline: OpenPipeline) -> dict[str, str | None] | None:
+def _unfinished_note(file: PipelineFile, lake: LakeSettings) -> dict[str, str | None] | None:
     """The note of a recovery that was not published; None if there is none."""
     from slotlake.spark.maintenance.integrity import newest_batch
 
-    note = recovery_note(pipeline.file).mapping()
+    note = recovery_note(file).mapping()
     if "batch" not in note:
         return None
     last_batch = note["batch"]
-    return None if last_batch is not None and newest_batch(pipeline.lake) == last_batch else note
+    return None if last_batch is not None and newest_batch(lake) == last_batch else note
 
 
-def _recovery_findings(pipeline: OpenPipeline) -> list[Finding]:
+def _recovery_findings(file: PipelineFile, lake: LakeSettings) -> list[Finding]:
     """A recovery that ended before it was published: its slot is new, and the lake is not."""
-    if _unfinished_note(pipeline) is None:
-        recovery_note(pipeline.file).remove()  # it was done: the note alone was left
+    if _unfinished_note(file, lake) is None:
+        recovery_note(file).remove()  # it was done: the note alone was left
         return []
     return [Finding("unfinished", _UNFINISHED, "renew")]
 
 
-def _recovery_findings_for_status(pipeline: OpenPipeline) -> list[Finding]:
+def _recovery_findings_for_status(file: PipelineFile, lake: LakeSettings) -> list[Finding]:
     """As :func:`_recovery_findings`, but a recovery that is under way is not a finding."""
-    if _unfinished_note(pipeline) is None or is_process_alive(_lock_path(pipeline.file)):
+    if _unfinished_note(file, lake) is None or is_process_alive(_lock_path(file)):
         return []
     return [Finding("unfinished", _UNFINISHED, "renew")]
 
@@ -198,7 +199,7 @@ def require_same_content(pipeline: OpenPipeline, position: int) -> None:
     Raises:
         HistoryError: it was restored to an earlier state, or a recovery from that was not ended.
     """
-    for finding in _recovery_findings(pipeline) or _restored_findings(pipeline, position):
+    for finding in _recovery_findings(pipeline.file, pipeline.lake) or _restored_findings(pipeline, position):
         raise HistoryError(finding.what, where=redact(pipeline.source.dsn), way_out=WAY_OUT)
 
 
@@ -229,24 +230,23 @@ def _source_findings(pipeline: OpenPipeline, position: int) -> list[Finding]:
             return []
     except HistoryError as error:
         return [Finding("history", error.what, "renew")]
-    findings = _publication_findings(pipeline) or [*_slot_findings(pipeline, position)]
+    findings = _publication_findings(pipeline.lake, pipeline.source) or [*_slot_findings(pipeline, position)]
     return findings or [*_restored_findings(pipeline, position)]
 
 
-def _publication_findings(pipeline: OpenPipeline) -> list[Finding]:
-    source = pipeline.source
+def _publication_findings(lake: LakeSettings, source: SourceSettings) -> list[Finding]:
     with source_session(source.dsn, "looking at the publications") as connection:
         missing = missing_publications(connection, source.publications)
     if missing:
         listed = ", ".join(map(repr, missing))
         return [Finding("publication", f"the source has no publication {listed} any more", "renew")]
-    if _all_republished(pipeline):
+    if _all_republished(lake, source):
         what = "the publication was dropped and made again: the stream lacks what was not published meanwhile"
         return [Finding("publication", what, "renew")]
     return []
 
 
-def _all_republished(pipeline: OpenPipeline) -> bool:
+def _all_republished(lake: LakeSettings, source: SourceSettings) -> bool:
     """Return whether every table is published by something else than before.
 
     A single such table would be copied again by the next sync.
@@ -254,7 +254,7 @@ def _all_republished(pipeline: OpenPipeline) -> bool:
     from slotlake.spark.read.point import ReadPoint
 
     fingerprints = [
-        CatalogFingerprint.from_json(table.fingerprint) for table in ReadPoint.latest(pipeline.lake).tables()
+        CatalogFingerprint.from_json(table.fingerprint) for table in ReadPoint.latest(lake).tables()
     ]
     members_before = {
         fingerprint.relation_id: fingerprint.members
@@ -263,9 +263,9 @@ def _all_republished(pipeline: OpenPipeline) -> bool:
     }
     # One table that is published as before is enough, and nearly always it is among the first.
     some = dict(islice(members_before.items(), _TABLES_ASKED_FIRST))
-    published_as_before = _published_as_before(pipeline.source, some)
+    published_as_before = _published_as_before(source, some)
     if published_as_before is None or (not published_as_before and len(some) < len(members_before)):
-        published_as_before = _published_as_before(pipeline.source, members_before)
+        published_as_before = _published_as_before(source, members_before)
     return published_as_before is False
 
 
@@ -376,8 +376,8 @@ def quick_findings(pipeline: OpenPipeline, *, files: bool = False) -> list[Findi
         position = pipeline.position()
         if not is_upgraded(pipeline, position):
             restored = _restored_findings(pipeline, position, peek=False)
-            findings += _publication_findings(pipeline) or restored
-        findings += _recovery_findings_for_status(pipeline)
+            findings += _publication_findings(pipeline.lake, pipeline.source) or restored
+        findings += _recovery_findings_for_status(pipeline.file, pipeline.lake)
     except HistoryError as error:
         findings.append(Finding("history", error.what, "renew"))
     except SlotlakeError:

@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotlake.decoder.changelog.batches import Batch, batch_positions
@@ -114,7 +115,7 @@ def require_gates(pipeline: OpenPipeline, batch: Batch) -> None:
         results = check(rows, user_project(pipeline.file), folder, f"batch {batch.name}")
     if failed := [result for result in results if not result.success]:
         _note(pipeline.file).write({"refused": batch.name, "suites": [str(result) for result in failed]})
-        raise _refusal(pipeline, batch, failed)
+        raise _refusal(pipeline.file.state_dir, pipeline.name, batch, failed)
     _note(pipeline.file).write({"met": batch.digest})
 
 
@@ -196,15 +197,15 @@ def _staged_tables(
             yield name, (schema.schema, schema.table)
 
 
-def _refusal(pipeline: OpenPipeline, batch: Batch, failed: Sequence[SuiteResult]) -> GateError:
+def _refusal(state_dir: Path, name: str, batch: Batch, failed: Sequence[SuiteResult]) -> GateError:
     from slotlake.expectations.suite import index
 
     more = f", and {len(failed) - _FAILED_MAX} more suites" if len(failed) > _FAILED_MAX else ""
     what: Any = "; ".join(map(str, failed[:_FAILED_MAX])) + more
     return GateError(
         f"the batch is not published: {what}",
-        where=f"batch {batch.name}, pipeline {pipeline.name!r}",
+        where=f"batch {batch.name}, pipeline {name!r}",
         way_out="correct the rows at the source: the next sync takes the correction into the same batch. Or "
         "set gate: false for the suite, to publish the rows as they are. The Data Docs say more: "
-        f"{index(pipeline.file.state_dir / 'expectations')}",
+        f"{index(state_dir / 'expectations')}",
     )

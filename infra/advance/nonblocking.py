@@ -64,7 +64,7 @@ def enter_nonblocking_snapshot(
     # Also where nothing is new: what is wrong with the pipeline is reported first, as by any other pull.
     asked_at = time.time()
     target = max(source_position(pipeline.source), pipeline.position())
-    note_source_position(pipeline, target, asked_at)
+    note_source_position(pipeline.file.state_dir, pipeline.source.dsn, target, asked_at)
     advance(pipeline, target, progress)
     snapshot = resources.enter_context(nonblocking_snapshot(pipeline, progress))
     if snapshot is None:

@@ -156,7 +156,7 @@ def apply_named(pipeline: OpenPipeline, name: str, *, judged: bool = False) -> A
     elif (touched := _touched_since(pipeline.lake, batch)) is not None:
         require_whole(pipeline, only=touched)
     applied = retry_without_troubled(pipeline, lambda: _staged(pipeline, batch))
-    _note_staged(pipeline, batch, applied)
+    _note_staged(pipeline.file, pipeline.lake.namespace, batch, applied)
     _note_gone_before(pipeline, applied)
     conflicts = {
         table.source_table: table.conflicts.counts for table in applied.tables.values() if table.conflicts
@@ -255,24 +255,28 @@ def _published(pipeline: OpenPipeline, batch: Batch) -> tuple[Published, list[st
         if any(stops_all(pipeline.file, staged[name]) for name in error.gone):
             raise
         gone = error.gone
-    derived_gone.note_dropped(pipeline, gone)  # before it is published: that takes them out of `commits`
+    derived_gone.note_dropped(
+        pipeline.file, pipeline.lake.namespace, gone
+    )  # before it is published: that takes them out of `commits`
     remaining = {name: source for name, source in staged.items() if name not in gone}
     published = publish_batch(pipeline.lake, batch, pipeline.name, contents, remaining)
-    return published, [str(alarm) for alarm in derived_gone.gone_alarms(pipeline)]
+    return published, [
+        str(alarm) for alarm in derived_gone.gone_alarms(pipeline.file, pipeline.lake.namespace)
+    ]
 
 
 def _staged_note(file: PipelineFile) -> StateFile:
     return STAGED.of(file.state_dir)
 
 
-def _note_staged(pipeline: OpenPipeline, batch: Batch, applied: Applied) -> None:
+def _note_staged(file: PipelineFile, namespace: str, batch: Batch, applied: Applied) -> None:
     """Note which tables the lake had when the batch was applied; if that fails, only the note is lost."""
     tables = {table: each.source_table for table, each in applied.tables.items()}
     derived = _names(name for each in applied.tables.values() for name in each.derived)
-    asked = derived_gone.asked_for(pipeline, derived)
+    asked = derived_gone.asked_for(file, namespace, derived)
     tables |= {str(name): postgres_name(*source) for name, source in asked.items()}
     with suppress(OSError):
-        _staged_note(pipeline.file).write({"batch": batch.name, "digest": batch.digest, "tables": tables})
+        _staged_note(file).write({"batch": batch.name, "digest": batch.digest, "tables": tables})
 
 
 def _names(tables: Iterable[str]) -> list[LakeName]:
@@ -287,10 +291,10 @@ def _note_gone_before(pipeline: OpenPipeline, applied: Applied) -> None:
 
     possible = _names(table + suffix for table in applied.tables for suffix in SUFFIXES.values())
     present = {name for each in applied.tables.values() for name in _names(each.derived)}
-    if absent := derived_gone.asked_for(pipeline, set(possible) - present):
+    if absent := derived_gone.asked_for(pipeline.file, pipeline.lake.namespace, set(possible) - present):
         with open_catalog(pipeline.lake) as catalog:
             pins = pins_in(catalog)
-        derived_gone.note_dropped(pipeline, absent.keys() & pins.keys())
+        derived_gone.note_dropped(pipeline.file, pipeline.lake.namespace, absent.keys() & pins.keys())
 
 
 def _tables_staged(file: PipelineFile, batch: Batch) -> dict[LakeName, tuple[str, str]]:

@@ -31,9 +31,11 @@ from slotlake.infra.source.partitions import upgraded_partitions
 
 if TYPE_CHECKING:
     from slotlake.decoder.catalog.fingerprints import TableFingerprint
+    from slotlake.decoder.server.source import SourceSettings
     from slotlake.decoder.server.timeline import AnotherClusterError
     from slotlake.decoder.slots.upgraded import UpgradedSlot
     from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.spark.lake import LakeSettings
     from slotlake.spark.tables.schema import TableSchema
 
 _log = logging.getLogger(__name__)
@@ -59,7 +61,7 @@ def go_on_upgraded(pipeline: OpenPipeline, position: int, error: AnotherClusterE
     from slotlake.spark.publish.shape import write_schemas
 
     slot = upgraded_slot(pipeline, position, error)
-    shapes = list(_shapes(pipeline, slot))
+    shapes = list(_shapes(pipeline.lake, pipeline.source, slot))
     if shapes:
         write_schemas(pipeline.lake, shapes)
     batch = _batch_between(pipeline, position, slot.position)
@@ -84,17 +86,17 @@ def _batch_between(pipeline: OpenPipeline, position: int, end: int) -> Batch:
     return BatchWriter(changelog, identity, position).finish(end, {})
 
 
-def _shapes(pipeline: OpenPipeline, slot: UpgradedSlot) -> Iterator[TableSchema]:
+def _shapes(lake: LakeSettings, source: SourceSettings, slot: UpgradedSlot) -> Iterator[TableSchema]:
     """The lake's tables that are the same in the new cluster, with what its catalog says of them."""
     from slotlake.spark.read.point import ReadPoint
 
     tables = [
         (table, before)
-        for table in ReadPoint.latest(pipeline.lake).tables()
+        for table in ReadPoint.latest(lake).tables()
         if (before := CatalogFingerprint.from_json(table.fingerprint)) is not None
     ]
-    now = fingerprints_at(pipeline.source, {before.relation_id for _, before in tables}, None)
-    with source_session(pipeline.source.dsn, "reading the publications and partitions") as connection:
+    now = fingerprints_at(source, {before.relation_id for _, before in tables}, None)
+    with source_session(source.dsn, "reading the publications and partitions") as connection:
         entries = _entries_of_upgrade(connection, slot)
         for table, before in tables:
             after = now.get(before.relation_id)

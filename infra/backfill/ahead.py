@@ -55,7 +55,7 @@ def suits(pipeline: OpenPipeline, tables: Sequence[SourceTable]) -> bool:
         sizes[table] = sum(part.bytes for part in parts)
         return True
 
-    suited = replaced_in_place(pipeline, tables, is_wanted)
+    suited = replaced_in_place(pipeline.lake, pipeline.source, tables, is_wanted)
     return len(suited) == len(tables) and sum(sizes.values()) >= BYTES_MIN
 
 

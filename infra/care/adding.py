@@ -177,7 +177,7 @@ def _target(
                 way_out=f"name one of source.publications: {', '.join(publications)}",
             )
         return publication
-    target = target_publication(pipeline, connection)
+    target = target_publication(pipeline.file.state_dir, pipeline.source, connection)
     if target is None:
         raise SourceError(
             "no publication of the pipeline takes tables and publishes all kinds of changes",
@@ -207,7 +207,9 @@ def _bring_in(pipeline: OpenPipeline, names: Sequence[Name], progress: Progressi
             joining = progress_by_table(pipeline)
             in_lake = names_in_lake(pipeline.lake)
             note_names(pipeline.file, in_lake)
-            known_tables.write_note(pipeline, [postgres_name(*name) for name in names])
+            known_tables.write_note(
+                pipeline.file.state_dir, pipeline.lake, [postgres_name(*name) for name in names]
+            )
         copied = {name: joining.get(postgres_name(*name), "") for name in names if name not in in_lake}
         if not copied or copied == before:
             return

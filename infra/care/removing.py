@@ -78,7 +78,7 @@ def remove(pipeline: OpenPipeline, names: Collection[Name], *, drop: bool) -> Re
         done += _drop(pipeline, point, concerned)
     for name in names:
         forget_name(pipeline.file, name)
-    known_tables.write_note(pipeline, [postgres_name(*name) for name in names])
+    known_tables.write_note(pipeline.file.state_dir, pipeline.lake, [postgres_name(*name) for name in names])
     return RemoveReport(
         pipeline.name,
         format_lsn(point.position),

@@ -55,6 +55,7 @@ from slotlake.spark.names import lake_table, parse_postgres_name, require_metast
 
 if TYPE_CHECKING:
     from slotlake.decoder.server.source import SourceSettings
+    from slotlake.infra.config.pipeline_file import PipelineFile
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.spark.lake import LakeSettings
@@ -86,7 +87,7 @@ def initialise(
     identity = identify(pipeline.source.dsn)
     if pipeline.source.plugin == "pgoutput":
         negotiate(pipeline.source, identity.server_version)
-    attempt = earlier_attempt(pipeline, identity)
+    attempt = earlier_attempt(pipeline.file, pipeline.source, identity)
     new_publications = list(dict.fromkeys([*publications_made(pipeline), *_publications(pipeline)]))
     findings = _file_findings(pipeline)
     tables = published_tables(pipeline)
@@ -94,12 +95,12 @@ def initialise(
         require_roots(pipeline.file, connection, tables)
     require_published(pipeline.file, tables)
     require_layouts(pipeline.file, tables)
-    tables, errors = without_troubled(pipeline, tables, known_errors)
+    tables, errors = without_troubled(pipeline.file, pipeline.lake, tables, known_errors)
     if attempt is None:
         _require_room(pipeline.source.dsn)
     pipeline.session  # noqa: B018  start Spark before the slot: no slot is left if it cannot start
     if attempt is None:
-        note_making(pipeline, identity, new_publications)
+        note_making(pipeline.file.state_dir, pipeline.source.slot, identity, new_publications)
     try:
         copied, lsn, machines = _copied(pipeline, tables, attempt, progress)
     except BaseException as error:
@@ -135,7 +136,7 @@ def _file_findings(pipeline: OpenPipeline) -> list[FileFinding]:
 
 def _report_of_existing(pipeline: OpenPipeline) -> InitReport:
     """The report on a lake that has the pipeline's tables already."""
-    require_own_slot_name(pipeline)
+    require_own_slot_name(pipeline.file, pipeline.source)
     note_published(pipeline)
     note_identity(pipeline.file, pipeline.lake, slot=False)
     return InitReport(
@@ -148,12 +149,11 @@ def _report_of_existing(pipeline: OpenPipeline) -> InitReport:
 
 
 def without_troubled(
-    pipeline: OpenPipeline, tables: list[SourceTable], known_errors: Sequence[SlotlakeError]
+    file: PipelineFile, lake: LakeSettings, tables: list[SourceTable], known_errors: Sequence[SlotlakeError]
 ) -> tuple[list[SourceTable], list[SlotlakeError]]:
     """Leave out tables that cannot be followed from the start.
 
     Args:
-        pipeline: the pipeline, whose file says what stops all.
         known_errors: what is known to be wrong with tables; each error names its table.
 
     Returns:
@@ -166,9 +166,9 @@ def without_troubled(
     for table in tables:
         try:
             require_columns([table])
-            _require_name(pipeline.lake, table)
+            _require_name(lake, table)
         except (SourceError, LakeError) as error:
-            if not is_of_one_table(pipeline.file, error):
+            if not is_of_one_table(file, error):
                 raise
             errors.append(error)
     names = {error.table for error in errors}
@@ -241,10 +241,12 @@ def _report(
 
 def _publications(pipeline: OpenPipeline) -> list[str]:
     with source_session(pipeline.source.dsn) as connection:
-        return make_publications(pipeline, connection)
+        return make_publications(pipeline.file, pipeline.source, connection)
 
 
-def make_publications(pipeline: OpenPipeline, connection: psycopg.Connection[Any]) -> list[str]:
+def make_publications(
+    file: PipelineFile, source: SourceSettings, connection: psycopg.Connection[Any]
+) -> list[str]:
     """Create the publications that are missing, for the tables that the file names.
 
     Returns:
@@ -253,8 +255,7 @@ def make_publications(pipeline: OpenPipeline, connection: psycopg.Connection[Any
     Raises:
         SourceError: the role may not read or publish a table, or a table does not exist.
     """
-    source = pipeline.source
-    tables = [parse_postgres_name(name) for name in pipeline.file.tables]
+    tables = [parse_postgres_name(name) for name in file.tables]
     with source_errors(source.dsn, "making the publication"):
         missing = missing_publications(connection, source.publications)
         if missing:  # what cannot be copied is reported before anything is made
@@ -262,7 +263,5 @@ def make_publications(pipeline: OpenPipeline, connection: psycopg.Connection[Any
             rows = connection.execute("SELECT to_regclass(n)::oid FROM unnest(%s::text[]) n", (named,))
             require_readable(connection, {int(oid): None for (oid,) in rows.fetchall() if oid is not None})
         for name in missing:
-            create_publication(
-                connection, name, tables, through_root=pipeline.file.source.partitions == "root"
-            )
+            create_publication(connection, name, tables, through_root=file.source.partitions == "root")
         return missing

@@ -31,6 +31,7 @@ from slotlake.infra.locking.holder import description, text_of
 from slotlake.infra.selection.aside import Errors
 
 if TYPE_CHECKING:
+    from slotlake.infra.config.pipeline_file import PipelineFile
     from slotlake.infra.pipeline_open import OpenPipeline
 
 _PAUSE_SECONDS = 1.0
@@ -71,7 +72,7 @@ def shared_attempt(
         snapshot.lsn,
         text_of(description("init")),
     )
-    with claims_of(pipeline, record.ranges) as claims:
+    with claims_of(pipeline.file, pipeline.source.dsn, record.ranges) as claims:
         plan.write(folder)
         try:
             yield SharedAttempt(pipeline, record, claims, works, states)
@@ -80,15 +81,14 @@ def shared_attempt(
                 remove_plan(folder)
 
 
-def claims_of(pipeline: OpenPipeline, ranges: DoneRanges) -> RangeClaims:
+def claims_of(file: PipelineFile, dsn: str, ranges: DoneRanges) -> RangeClaims:
     """Return this process's claims, which no other pipeline's are taken for.
 
     Args:
         ranges: the ranges that are done.
     """
-    file = pipeline.file
     key = f"copy {file.name} {file.source.slot} {file.lake.namespace}"
-    return RangeClaims(pipeline.source.dsn, key, ranges, file.source.copy_connections)
+    return RangeClaims(dsn, key, ranges, file.source.copy_connections)
 
 
 class SharedAttempt:

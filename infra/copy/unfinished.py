@@ -39,7 +39,7 @@ def record_of(file: PipelineFile) -> CopyRecord:
     return CopyRecord(file.state_dir / _FOLDER, shared=file.shares_state)
 
 
-def earlier_attempt(pipeline: OpenPipeline, server: ServerIdentity) -> Attempt | None:
+def earlier_attempt(file: PipelineFile, source: SourceSettings, server: ServerIdentity) -> Attempt | None:
     """The attempt that can be continued; None if there is none.
 
     A slot of ours that cannot serve to continue is dropped.
@@ -47,43 +47,41 @@ def earlier_attempt(pipeline: OpenPipeline, server: ServerIdentity) -> Attempt |
     Raises:
         SlotError: there is a slot of that name that this pipeline did not make.
     """
-    note, record = making_note(pipeline.file.state_dir), record_of(pipeline.file)
-    state = _slot_state(pipeline.source)
+    note, record = making_note(file.state_dir), record_of(file)
+    state = _slot_state(source)
     if state is None:
         record.forget()
         return None
-    require_own_slot(pipeline, state, server)
-    if _is_resumable(pipeline.source, note, state, server) and record.started:
+    require_own_slot(file, source.slot, state, server)
+    if _is_resumable(source, note, state, server) and record.started:
         return Attempt(record, parse_lsn(note["lsn"]))
-    drop_slot(pipeline.source)
+    drop_slot(source)
     record.forget()
     return None
 
 
-def require_own_slot(pipeline: OpenPipeline, state: SlotState, server: ServerIdentity) -> None:
+def require_own_slot(file: PipelineFile, slot: str, state: SlotState, server: ServerIdentity) -> None:
     """Check that an `init` of this pipeline made the slot.
 
     Args:
-        pipeline: the pipeline, with its note of an `init` that has not ended.
         state: the slot that has the pipeline's name for it.
 
     Raises:
         SlotError: something else made it.
     """
-    if not _is_own_slot(pipeline.source.slot, making_note(pipeline.file.state_dir), server):
-        raise _foreign_slot_error(pipeline, state)
+    if not _is_own_slot(slot, making_note(file.state_dir), server):
+        raise _foreign_slot_error(file, slot, state)
 
 
-def note_making(pipeline: OpenPipeline, server: ServerIdentity, publications: list[str]) -> None:
+def note_making(state_dir: Path, slot: str, server: ServerIdentity, publications: list[str]) -> None:
     """Note that the slot is about to be made: by this note the next `init` knows the slot for its own.
 
     Args:
-        pipeline: the pipeline, with its state folder.
         server: the server on which the slot is made.
         publications: names of the publications that this `init` made.
     """
-    _write(pipeline.file.state_dir, {
-        "slot": pipeline.source.slot,
+    _write(state_dir, {
+        "slot": slot,
         "system_identifier": server.system_identifier,
         "timeline": server.timeline,
         "publications": publications,
@@ -214,19 +212,18 @@ def _is_resumable(
     return same and not moved and resumable(source)
 
 
-def _foreign_slot_error(pipeline: OpenPipeline, state: SlotState) -> SlotError:
-    owner = owner_of_slot(pipeline.file)
+def _foreign_slot_error(file: PipelineFile, slot: str, state: SlotState) -> SlotError:
+    owner = owner_of_slot(file)
     if owner is not None:
         return SlotError(
-            f"the replication slot {pipeline.source.slot!r} is that of another pipeline, {owner.name!r}",
+            f"the replication slot {slot!r} is that of another pipeline, {owner.name!r}",
             where=f"by the note in {owner}",
             way_out="if you changed `name` in the file, put it back; a second pipeline needs another "
             "source.slot. Do not drop the slot: it may hold the only copy of changes",
         )
     wal = "" if state.retained_bytes is None else f"; it keeps {state.retained_bytes:,} bytes of WAL"
     return SlotError(
-        f"the replication slot {pipeline.source.slot!r} exists already; no note here says that this "
-        "pipeline made it",
+        f"the replication slot {slot!r} exists already; no note here says that this pipeline made it",
         where=f"plugin {state.plugin}, database {state.database}{wal}",
         way_out="if the pipeline file, its `name` or `state.path` was moved or changed, put that back; else "
         "name another slot in source.slot. It may hold the only copy of its owner's changes: drop it only if "

@@ -86,7 +86,7 @@ def help_copy(pipeline: OpenPipeline, progress: Progressing, wait_seconds: float
         elif is_initialised(pipeline.lake, pipeline.name):
             return work.report(already=not work.ranges)
         elif time.monotonic() >= deadline:
-            raise _no_copy(pipeline, work)
+            raise _no_copy(pipeline.file, pipeline.name, work)
         else:
             time.sleep(min(_PAUSE_SECONDS, max(0.0, deadline - time.monotonic())))
 
@@ -100,12 +100,12 @@ def _require_shared(file: PipelineFile) -> None:
         )
 
 
-def _no_copy(pipeline: OpenPipeline, work: _Helping) -> NoCopyError:
+def _no_copy(file: PipelineFile, name: str, work: _Helping) -> NoCopyError:
     done = f"; {sum(work.ranges.values()):,} ranges were copied here before, and stay" if work.ranges else ""
     return NoCopyError(
-        f"no initial copy of pipeline {pipeline.name!r} is under way{done}",
-        where=f"state.path: {pipeline.file.state_place}",
-        way_out=f"start it on another machine: slotlake init {pipeline.file.path.name}; or wait longer "
+        f"no initial copy of pipeline {name!r} is under way{done}",
+        where=f"state.path: {file.state_place}",
+        way_out=f"start it on another machine: slotlake init {file.path.name}; or wait longer "
         "(--wait SECONDS)",
     )
 
@@ -147,7 +147,7 @@ class _Helping:
         with (
             privately(pipeline.file),
             own_folder(pipeline.file.state_dir / _FOLDER) as folder,
-            claims_of(pipeline, record.ranges) as claims,
+            claims_of(pipeline.file, pipeline.source.dsn, record.ranges) as claims,
         ):
             try:
                 works = self._works(plan, record, replace(pipeline.lake, exchange=folder), claims)

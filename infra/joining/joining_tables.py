@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -44,6 +45,7 @@ from slotlake.spark.names import parse_postgres_name, postgres_name
 from slotlake.spark.publish.lives import Event, Life
 
 if TYPE_CHECKING:
+    from slotlake.decoder.server.source import SourceSettings
     from slotlake.infra.config.pipeline_file import PipelineFile
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
@@ -83,7 +85,7 @@ def add_new_tables(pipeline: OpenPipeline, progress: Progressing) -> Joined:
     taken: Collection[Name] = set()
     if new_tables:
         taken = record_taken_away(pipeline, new_tables)
-        ranged = resumable_by_size(pipeline, new_tables)
+        ranged = resumable_by_size(pipeline.source, new_tables)
         at_once = [t for t in new_tables if t not in ranged]
         added = copy_some(pipeline, JOINING_TABLES, ranged, at_once, progress)
     added_names = {*map(parse_postgres_name, added)}
@@ -179,7 +181,7 @@ def _new_tables(
     with source_session(source.dsn, "reading the publications") as connection:
         check_publications(connection, source.publications)
         named = newly_named(pipeline.file).difference(mirrors, aside) if has_names else frozenset[Name]()
-        troubles = _publish(pipeline, connection, named) if named else {}
+        troubles = _publish(pipeline.file.state_dir, pipeline.source, connection, named) if named else {}
         new_names = remembered.others(connection, source.publications, mirrors).difference(aside)
         published = remembered.names(connection, source.publications) if has_names else None
         wanted = new_names & (named | changed) if ignores else new_names
@@ -195,19 +197,19 @@ def _new_tables(
 
 
 def _publish(
-    pipeline: OpenPipeline, connection: psycopg.Connection[Any], named: Collection[Name]
+    state_dir: Path, source: SourceSettings, connection: psycopg.Connection[Any], named: Collection[Name]
 ) -> dict[str, str]:
     """Add tables that the file names newly to the publication that `init` made, as far as the role may.
 
     Returns:
         The tables, as PostgreSQL writes them, that the server refused, each with why and the way out.
     """
-    target, troubles = target_publication(pipeline, connection), {}
-    at_source = memberships(connection, pipeline.source.publications, named)
+    target, troubles = target_publication(state_dir, source, connection), {}
+    at_source = memberships(connection, source.publications, named)
     for name, each in sorted(at_source.items()):
         if target is None or each.obstacle or each.is_published:
             continue
-        if adds_by_itself(pipeline, target[0], each, is_own=target[1]):
+        if adds_by_itself(state_dir, source, target[0], each, is_own=target[1]):
             try:
                 alter_publications(connection, {adding(target[0], [name]): name})
             except SourceError as error:

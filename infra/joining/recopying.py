@@ -53,7 +53,7 @@ def copy_more(pipeline: OpenPipeline, tables: Sequence[SourceTable], progress: P
     Raises:
         SlotlakeError: a table cannot be copied; what is copied of the others stays.
     """
-    return copy_some(pipeline, RECOPIED_TABLES, resumable_by_size(pipeline, tables), [], progress)
+    return copy_some(pipeline, RECOPIED_TABLES, resumable_by_size(pipeline.source, tables), [], progress)
 
 
 def give_up_stale(pipeline: OpenPipeline, progress: Progressing) -> None:

@@ -113,14 +113,20 @@ def _report_of_whole(pipeline: OpenPipeline, diagnosis: Diagnosis) -> RecoverRep
     """The report on a pipeline of which nothing is lost."""
     at = format_lsn(diagnosis.position)
     summary = f"nothing is lost: the lake is whole, and the slot still has all changes from {at} on"
-    return RecoverReport(pipeline.name, summary + _unmended_troubles(pipeline), [], carried_out=False, lsn=at)
+    return RecoverReport(
+        pipeline.name,
+        summary + _unmended_troubles(pipeline.file, pipeline.lake),
+        [],
+        carried_out=False,
+        lsn=at,
+    )
 
 
-def _unmended_troubles(pipeline: OpenPipeline) -> str:
+def _unmended_troubles(file: PipelineFile, lake: LakeSettings) -> str:
     """What no recovery mends: the error that the last sync ended with, and tables set aside."""
-    stopped = stopped_by(pipeline.file)
+    stopped = stopped_by(file)
     warning = f"; but the next sync will stop again at {stopped}" if stopped else ""
-    return warning + _set_aside_tables(pipeline.lake)
+    return warning + _set_aside_tables(lake)
 
 
 def _set_aside_tables(lake: LakeSettings) -> str:

@@ -39,8 +39,10 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from slotlake.infra.config.pipeline_file import PipelineFile
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
+    from slotlake.spark.lake import LakeSettings
     from slotlake.spark.publish.place import CopyTarget, Names
     from slotlake.spark.publish.sidecar import BatchSidecar, TableCopy
     from slotlake.spark.tables.schema import TableSchema
@@ -90,7 +92,7 @@ def _with_schema_changes(
 
     findings = without_large(pipeline, examine(pipeline, batch, snapshot), compared=False)
     if not findings.copies:
-        _write_findings(pipeline, batch, findings)
+        _write_findings(pipeline.file, pipeline.lake, batch, findings)
         return batch
     if snapshot is not None:
         return _extended_to_copies(pipeline, batch, snapshot, progress)
@@ -129,11 +131,11 @@ def _extended_to_copies(
             with setting_aside(pipeline):
                 replace_content(pipeline, table, snapshot, progress)
         widen(pipeline, findings, snapshot)
-        _write_findings(pipeline, batch, findings)
+        _write_findings(pipeline.file, pipeline.lake, batch, findings)
     elif findings.copies:
         _write_copies(pipeline, batch, findings, snapshot, progress)
     else:
-        _write_findings(pipeline, batch, findings)
+        _write_findings(pipeline.file, pipeline.lake, batch, findings)
     return batch
 
 
@@ -182,18 +184,18 @@ def write_copies(
     if findings.copies:
         _write_copies(pipeline, batch, findings, snapshot, progress)
     elif not examined:
-        _write_findings(pipeline, batch, findings)
+        _write_findings(pipeline.file, pipeline.lake, batch, findings)
 
 
-def _write_findings(pipeline: OpenPipeline, batch: Batch, findings: Findings) -> None:
+def _write_findings(file: PipelineFile, lake: LakeSettings, batch: Batch, findings: Findings) -> None:
     """Write findings without copies: to the batch's sidecar if the batch needs them, and to the tables."""
     from slotlake.spark.publish import sidecar
     from slotlake.spark.publish.shape import write_schemas
 
     if findings.new_shapes:
-        write_schemas(pipeline.lake, findings.new_shapes)
+        write_schemas(lake, findings.new_shapes)
     if (findings.numbers or findings.unpublished or findings.promotions) and not batch.empty:
-        sidecar.finish(batch.path, sidecar.begin(batch.path), sidecar_of(pipeline.file, findings))
+        sidecar.finish(batch.path, sidecar.begin(batch.path), sidecar_of(file, findings))
 
 
 def _write_copies(

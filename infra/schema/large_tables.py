@@ -25,8 +25,10 @@ from slotlake.infra.selection.tables import lake_schema
 from slotlake.spark.publish.lives import Event
 
 if TYPE_CHECKING:
+    from slotlake.decoder.server.source import SourceSettings
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.schema.findings import Findings
+    from slotlake.spark.lake import LakeSettings
     from slotlake.spark.publish.aside import Aside, Name
     from slotlake.spark.tables.schema import TableSchema
 
@@ -40,23 +42,22 @@ _WAY_OUT = (
 
 
 def resumable_by_size(
-    pipeline: OpenPipeline,
+    source: SourceSettings,
     tables: Sequence[SourceTable],
     is_wanted: Callable[[SourceTable, Sequence[Part]], bool] = lambda table, parts: True,
 ) -> list[SourceTable]:
     """Return the tables whose copy can be brought forward, the smallest first.
 
     Args:
-        pipeline: the pipeline, with its source.
         is_wanted: says by a table's ranges whether it is returned.
     """
-    if not resumable(pipeline.source):
+    if not resumable(source):
         return []
     keyed = [table for table in tables if table.key]
     if not keyed:
         return []
-    with source_session(pipeline.source.dsn, "planning the copy") as connection:
-        if not all_kinds_published(connection, pipeline.source.publications):
+    with source_session(source.dsn, "planning the copy") as connection:
+        if not all_kinds_published(connection, source.publications):
             return []
         planned = plan_parts(connection, keyed)
         chosen = [table for table in keyed if is_wanted(table, planned[table])]
@@ -75,25 +76,25 @@ def large(pipeline: OpenPipeline, tables: Sequence[SourceTable]) -> list[SourceT
     candidates = [table for table in tables if not stops_all(pipeline.file, (table.schema, table.table))]
     if not candidates:
         return []
-    return replaced_in_place(pipeline, candidates, is_wanted)
+    return replaced_in_place(pipeline.lake, pipeline.source, candidates, is_wanted)
 
 
 def replaced_in_place(
-    pipeline: OpenPipeline,
+    lake: LakeSettings,
+    source: SourceSettings,
     tables: Sequence[SourceTable],
     is_wanted: Callable[[SourceTable, Sequence[Part]], bool],
 ) -> list[SourceTable]:
     """Return the tables whose copy can be brought forward, and takes the same rows and columns as the lake's.
 
     Args:
-        pipeline: the pipeline, with its source and lake.
         is_wanted: says by a table's ranges whether it is returned.
     """
     from slotlake.spark.read.point import ReadPoint
 
-    mirrors = {(each.schema, each.table): each for each in ReadPoint.latest(pipeline.lake).tables()}
+    mirrors = {(each.schema, each.table): each for each in ReadPoint.latest(lake).tables()}
     same = [table for table in tables if _takes_the_same(table, mirrors)]
-    return resumable_by_size(pipeline, same, is_wanted)
+    return resumable_by_size(source, same, is_wanted)
 
 
 def _takes_the_same(table: SourceTable, mirrors: Mapping[Name, TableSchema]) -> bool:
@@ -152,7 +153,7 @@ def without_large(pipeline: OpenPipeline, findings: Findings, *, compared: bool)
     )
 
 
-def record_copied_over_syncs(pipeline: OpenPipeline, tables: Sequence[Aside]) -> None:
+def record_copied_over_syncs(lake: LakeSettings, name: str, tables: Sequence[Aside]) -> None:
     """Record of tables that are set aside that they are being copied again over several syncs."""
     from slotlake.spark.publish.aside_write import write
 
@@ -161,7 +162,7 @@ def record_copied_over_syncs(pipeline: OpenPipeline, tables: Sequence[Aside]) ->
         for each in tables
     ]
     if entries:
-        write(pipeline.lake, pipeline.name, entries, Event.AGAIN)
+        write(lake, name, entries, Event.AGAIN)
 
 
 def copy_reason_of(each: Aside) -> str:

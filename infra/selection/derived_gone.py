@@ -69,7 +69,9 @@ class Gone:
         return "the next sync begins it again, with the rows that the mirror has then"
 
 
-def asked_for(pipeline: OpenPipeline, names: Collection[LakeName]) -> dict[LakeName, tuple[str, str]]:
+def asked_for(
+    file: PipelineFile, namespace: str, names: Collection[LakeName]
+) -> dict[LakeName, tuple[str, str]]:
     """Return those of these derived tables that the pipeline file asks for, with their source tables.
 
     Args:
@@ -82,10 +84,10 @@ def asked_for(pipeline: OpenPipeline, names: Collection[LakeName]) -> dict[LakeN
         if name.table.lower().endswith(suffix):
             mirror = LakeName(name.namespace, name.table[: -len(suffix)])
             with suppress(KeyError):
-                sources[name] = mode, source_table(pipeline.lake.namespace, mirror)
+                sources[name] = mode, source_table(namespace, mirror)
     if not sources:
         return {}
-    modes = derived_modes(pipeline.file, {source for _, source in sources.values()})
+    modes = derived_modes(file, {source for _, source in sources.values()})
     return {
         name: source
         for name, (mode, source) in sources.items()
@@ -93,36 +95,38 @@ def asked_for(pipeline: OpenPipeline, names: Collection[LakeName]) -> dict[LakeN
     }
 
 
-def note_dropped(pipeline: OpenPipeline, names: Collection[LakeName]) -> None:
+def note_dropped(file: PipelineFile, namespace: str, names: Collection[LakeName]) -> None:
     """Note that derived tables were dropped, as far as the pipeline file asks for them.
 
     Args:
         names: of derived tables that the lake lacks.
     """
-    noted = gone_tables(pipeline)
+    noted = gone_tables(file, namespace)
     known = {name for name, gone in noted.items() if not gone.is_there}
-    new = {str(name): Gone(postgres_name(*of), True) for name, of in asked_for(pipeline, names).items()}
-    _write(pipeline.file, {**noted, **{name: gone for name, gone in new.items() if name not in known}})
+    new = {
+        str(name): Gone(postgres_name(*of), True) for name, of in asked_for(file, namespace, names).items()
+    }
+    _write(file, {**noted, **{name: gone for name, gone in new.items() if name not in known}})
 
 
-def note_in_the_way(pipeline: OpenPipeline, directories: Mapping[LakeName, str]) -> None:
+def note_in_the_way(file: PipelineFile, namespace: str, directories: Mapping[LakeName, str]) -> None:
     """Note which derived tables cannot be begun, because there are files in their directories.
 
     Args:
         directories: by derived table; one that is listed and is not among these has none.
     """
-    noted = {name: replace(gone, directory="") for name, gone in gone_tables(pipeline).items()}
-    for name, source in asked_for(pipeline, directories).items():
+    noted = {name: replace(gone, directory="") for name, gone in gone_tables(file, namespace).items()}
+    for name, source in asked_for(file, namespace, directories).items():
         before = noted.get(str(name), Gone(postgres_name(*source), dropped=False))
         noted[str(name)] = replace(before, directory=directories[name], begun="", returned=False)
-    _write(pipeline.file, noted)
+    _write(file, noted)
 
 
-def note_present(pipeline: OpenPipeline, present: Collection[LakeName]) -> None:
+def note_present(file: PipelineFile, namespace: str, present: Collection[LakeName]) -> None:
     """Note which tables on the list the lake has again."""
-    names = {str(name) for name in present} if (noted := gone_tables(pipeline)) else set()
+    names = {str(name) for name in present} if (noted := gone_tables(file, namespace)) else set()
     back = {name: replace(gone, returned=not gone.begun) for name, gone in noted.items() if name in names}
-    _write(pipeline.file, {**noted, **back})
+    _write(file, {**noted, **back})
 
 
 def note_begun(pipeline: OpenPipeline, names: Collection[str]) -> None:
@@ -132,26 +136,26 @@ def note_begun(pipeline: OpenPipeline, names: Collection[str]) -> None:
         names: of derived tables in the lake.
     """
     at = format_lsn(pipeline.position())
-    noted = gone_tables(pipeline)
+    noted = gone_tables(pipeline.file, pipeline.lake.namespace)
     begun = {
         name: replace(noted[name], begun=at, directory="", returned=False) for name in names if name in noted
     }
     _write(pipeline.file, {**noted, **begun})
 
 
-def gone_tables(pipeline: OpenPipeline) -> dict[str, Gone]:
+def gone_tables(file: PipelineFile, namespace: str) -> dict[str, Gone]:
     """Return the tables that are listed, by their names in the lake, as far as the file asks for them."""
-    note = DERIVED_GONE.of(pipeline.file.state_dir).mapping()
-    asked = asked_for(pipeline, [LakeName.parse(name) for name in note])
+    note = DERIVED_GONE.of(file.state_dir).mapping()
+    asked = asked_for(file, namespace, [LakeName.parse(name) for name in note])
     keys = {each.name for each in fields(Gone)}  # a later version may have written more
     noted = {str(name): note[str(name)] for name in asked}
     return {name: Gone(**{key: gone[key] for key in keys & gone.keys()}) for name, gone in noted.items()}
 
 
-def gone_warnings(pipeline: OpenPipeline) -> list[str]:
+def gone_warnings(file: PipelineFile, namespace: str) -> list[str]:
     """Return a warning of each table that is listed, and take those off the list that are there again."""
-    noted = gone_tables(pipeline)
-    _write(pipeline.file, {name: gone for name, gone in noted.items() if not gone.is_there})
+    noted = gone_tables(file, namespace)
+    _write(file, {name: gone for name, gone in noted.items() if not gone.is_there})
     return [
         gone.what(name) if gone.is_there else f"{gone.what(name)}: {gone.way_out}"
         for name, gone in noted.items()
@@ -159,11 +163,11 @@ def gone_warnings(pipeline: OpenPipeline) -> list[str]:
     ]
 
 
-def gone_alarms(pipeline: OpenPipeline) -> list[Alarm]:
+def gone_alarms(file: PipelineFile, namespace: str) -> list[Alarm]:
     """Return an alarm for each table that the lake lacks."""
     return [
         Alarm("derived table gone", gone.what(name), gone.way_out)
-        for name, gone in gone_tables(pipeline).items()
+        for name, gone in gone_tables(file, namespace).items()
         if not gone.is_there
     ]
 

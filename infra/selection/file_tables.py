@@ -14,6 +14,7 @@ import difflib
 import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from slotlake.decoder.catalog.membership import (
@@ -118,17 +119,17 @@ def _note(file: PipelineFile) -> StateFile:
     return NAMED.of(file.state_dir)
 
 
-def own_publications(pipeline: OpenPipeline) -> list[str]:
+def own_publications(state_dir: Path, source: SourceSettings) -> list[str]:
     """Return the publications that `init` has made for this pipeline, as far as it reads them."""
-    made = MADE.of(pipeline.file.state_dir).mapping().get("publications", [])
-    return [name for name in pipeline.source.publications if name in made]
+    made = MADE.of(state_dir).mapping().get("publications", [])
+    return [name for name in source.publications if name in made]
 
 
 def target_publication(
-    pipeline: OpenPipeline, connection: psycopg.Connection[Any]
+    state_dir: Path, source: SourceSettings, connection: psycopg.Connection[Any]
 ) -> tuple[str, bool] | None:
     """Return the publication that a table would be added to, and whether this role owns it."""
-    return publication_for(connection, [*own_publications(pipeline), *pipeline.source.publications])
+    return publication_for(connection, [*own_publications(state_dir, source), *source.publications])
 
 
 def binary_findings(source: SourceSettings, connection: psycopg.Connection[Any]) -> list[FileFinding]:
@@ -160,7 +161,7 @@ def file_findings(
     unpublished = named.difference(published)
     at_source = memberships(connection, publications, unpublished)
     others = names_of_tables(connection) if unpublished - at_source.keys() else []
-    target = target_publication(pipeline, connection) if unpublished else None
+    target = target_publication(pipeline.file.state_dir, pipeline.source, connection) if unpublished else None
     look = _Look(pipeline, in_lake, noted, target, others)
     findings = [look.judged(name, at_source.get(name)) for name in sorted(unpublished)]
     unnamed = (noted - named).intersection(published, in_lake or ())
@@ -233,7 +234,9 @@ class _Look:
             way_out = "make a publication for it, and name that in source.publications too"
             return FileFinding(table, what, way_out, True)
         publication, is_own = self.target
-        if self.in_lake is not None and adds_by_itself(self.pipeline, publication, at_source, is_own=is_own):
+        if self.in_lake is not None and adds_by_itself(
+            self.pipeline.file.state_dir, self.pipeline.source, publication, at_source, is_own=is_own
+        ):
             return FileFinding(table, what, f"the next sync adds it to {publication}, and copies it")
         by_hand = f"run at the source: {adding(publication, [name])}"
         if not (at_source.is_owned and is_own):
@@ -257,7 +260,9 @@ class _Look:
         return FileFinding(table, what, f"take it out of `tables`; or {add}", True)
 
 
-def adds_by_itself(pipeline: OpenPipeline, publication: str, at_source: Membership, *, is_own: bool) -> bool:
+def adds_by_itself(
+    state_dir: Path, source: SourceSettings, publication: str, at_source: Membership, *, is_own: bool
+) -> bool:
     """Return whether a sync adds a newly named table to a publication: one that `init` made, and may change.
 
     Args:
@@ -265,7 +270,7 @@ def adds_by_itself(pipeline: OpenPipeline, publication: str, at_source: Membersh
         at_source: the table at the source.
         is_own: this role owns the publication.
     """
-    return is_own and at_source.is_owned and publication in own_publications(pipeline)
+    return is_own and at_source.is_owned and publication in own_publications(state_dir, source)
 
 
 def nearest(name: Name, others: Collection[Name]) -> str:

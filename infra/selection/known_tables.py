@@ -7,25 +7,26 @@ reads it each time it parses a DAG file, so of very many tables it has no more n
 from __future__ import annotations
 
 from collections.abc import Collection
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slotlake.infra.config.pipeline_file import PipelineFile
 from slotlake.infra.state_file import TABLES
 
 if TYPE_CHECKING:
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.spark.lake import LakeSettings
 
 OFFERED_MAX = 500  # names that a form offers
 
 
-def write_note(pipeline: OpenPipeline, joined_tables: Collection[str] = ()) -> None:
+def write_note(state_dir: Path, lake: LakeSettings, joined_tables: Collection[str] = ()) -> None:
     """Write the note if it is not there, or if tables have joined."""
     from slotlake.spark.read.point import ReadPoint
 
-    note_file = TABLES.of(pipeline.file.state_dir)
+    note_file = TABLES.of(state_dir)
     if note_file.exists() and not joined_tables:
         return
-    names = sorted(table.source_name for table in ReadPoint.latest(pipeline.lake).tables())
+    names = sorted(table.source_name for table in ReadPoint.latest(lake).tables())
     note_file.write(names[: OFFERED_MAX + 1])
 
 

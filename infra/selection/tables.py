@@ -182,8 +182,10 @@ def refuse_changed(pipeline: OpenPipeline) -> None:
     selections = {(t.schema, t.table): Selection.from_json(t.selection) for t in tables}
     pipeline.memory.put(_LakeSelections(selections, nothing=False))
     _refuse_other_selection(pipeline.source, sections, selections)
-    _refuse_other_types(pipeline, {(t.schema, t.table): t.types for t in tables})
-    _refuse_other_soft_deletes(pipeline, {(t.schema, t.table): t.soft_deletes for t in tables})
+    _refuse_other_types(pipeline.file, pipeline.source, {(t.schema, t.table): t.types for t in tables})
+    _refuse_other_soft_deletes(
+        pipeline.file, pipeline.source, {(t.schema, t.table): t.soft_deletes for t in tables}
+    )
     filtered = {name: each for name, each in selections.items() if each.expression is not None}
     if filtered:
         _refuse_other_meaning(pipeline, filtered)
@@ -208,19 +210,23 @@ def _refuse_other_selection(
         )
 
 
-def _refuse_other_types(pipeline: OpenPipeline, types: Mapping[tuple[str, str], str]) -> None:
-    types_in_file = types_of(pipeline.file, types)
+def _refuse_other_types(
+    file: PipelineFile, source: SourceSettings, types: Mapping[tuple[str, str], str]
+) -> None:
+    types_in_file = types_of(file, types)
     changed = [name for name, rules in types.items() if rules != types_in_file[name]]
-    if published := _published(pipeline.source, changed):
+    if published := _published(source, changed):
         raise _changed_error(
             published, "the pipeline file chooses other types for a table's columns than the lake has"
         )
 
 
-def _refuse_other_soft_deletes(pipeline: OpenPipeline, chosen: Mapping[tuple[str, str], bool]) -> None:
-    wanted = marking(pipeline.file, chosen)
+def _refuse_other_soft_deletes(
+    file: PipelineFile, source: SourceSettings, chosen: Mapping[tuple[str, str], bool]
+) -> None:
+    wanted = marking(file, chosen)
     changed = [name for name, marked in chosen.items() if marked != wanted[name]]
-    if published := _published(pipeline.source, changed):
+    if published := _published(source, changed):
         raise _changed_error(
             published,
             "the pipeline file has another on_delete for a table than the lake's table was made with",

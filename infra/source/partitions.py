@@ -25,7 +25,7 @@ from slotlake.infra.source.fingerprints import changed_error
 
 if TYPE_CHECKING:
     from slotlake.decoder.server.source import SourceSettings
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.spark.lake import LakeSettings
     from slotlake.spark.tables.schema import TableSchema
 
 # ATTACH changes the description of every column; of a table that was born a partition, some are as the
@@ -107,11 +107,10 @@ def partition_changes(
     return {table: changed_error(table, what) for table in changed}
 
 
-def repartitioned(pipeline: OpenPipeline, mirrors: Sequence[TableSchema]) -> set[tuple[str, str]]:
+def repartitioned(lake: LakeSettings, dsn: str, mirrors: Sequence[TableSchema]) -> set[tuple[str, str]]:
     """Find tables that partitions with rows joined or left since the copy; note partitions born since.
 
     Args:
-        pipeline: the pipeline, with its source and lake.
         mirrors: the tables that the lake follows.
 
     Returns:
@@ -120,7 +119,6 @@ def repartitioned(pipeline: OpenPipeline, mirrors: Sequence[TableSchema]) -> set
     recorded = {table: json.loads(table.partitions) for table in mirrors if table.partitions}
     if not recorded:
         return set()
-    dsn = pipeline.source.dsn
     with source_session(dsn, "reading the partitions") as connection:
         now = {table: _nodes(connection, table.relation_id) for table in recorded}
     changed = {table for table in recorded if _changed(table.relation_id, recorded[table], now[table])}
@@ -128,7 +126,7 @@ def repartitioned(pipeline: OpenPipeline, mirrors: Sequence[TableSchema]) -> set
     if grown:
         from slotlake.spark.publish.shape import write_schemas
 
-        write_schemas(pipeline.lake, [replace(table, partitions=_written(now[table])) for table in grown])
+        write_schemas(lake, [replace(table, partitions=_written(now[table])) for table in grown])
     return {(table.schema, table.table) for table in changed}
 
 

@@ -11,14 +11,11 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from time import time as clock
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.pressure import wal_now
 from slotlake.infra.state_file import WAL_SEEN, shared_place
-
-if TYPE_CHECKING:
-    from slotlake.infra.pipeline_open import OpenPipeline
 
 _HISTORY_SECONDS = 3600.0
 _READINGS_MAX = 240
@@ -35,12 +32,11 @@ class WalReading(NamedTuple):
 
 
 def note_source_position(
-    pipeline: OpenPipeline, position: int | None = None, asked_at: float | None = None
+    state_dir: Path, dsn: str, position: int | None = None, asked_at: float | None = None
 ) -> list[WalReading]:
     """Note where the source's WAL stands, and when; the lake's lag in seconds follows from these readings.
 
     Args:
-        pipeline: the pipeline, with its source and state folder.
         position: the source's WAL position; None to ask the source.
         asked_at: when it was asked, in seconds since 1970; None for now.
 
@@ -49,9 +45,9 @@ def note_source_position(
     """
     asked_at = clock() if asked_at is None else asked_at
     if position is None:
-        with source_session(pipeline.source.dsn) as connection:
+        with source_session(dsn) as connection:
             position = wal_now(connection)
-    return add_wal_reading(pipeline.file.state_dir, WalReading(asked_at, position))
+    return add_wal_reading(state_dir, WalReading(asked_at, position))
 
 
 def read_wal_readings(folder: Path) -> list[WalReading]:

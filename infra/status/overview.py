@@ -232,7 +232,7 @@ def _alarms(pipeline: OpenPipeline, lake: _LakeSide, source: _SourceSide, state:
         return source.watched.alarms
     if source.reachable:
         try:
-            require_own_slot_name(pipeline)
+            require_own_slot_name(pipeline.file, pipeline.source)
         except PipelineFileError as error:
             return [Alarm("slot changed", error.what, error.way_out), *source.watched.alarms]
     findings = quick_findings(pipeline, files=_looks_at_files(pipeline, lake.point))
@@ -245,7 +245,7 @@ def _alarms(pipeline: OpenPipeline, lake: _LakeSide, source: _SourceSide, state:
         alarms.append(Alarm("slot ahead", what, "slotlake recover"))
     alarms += [*source.watched.alarms, *set_aside_alarms(lake.point, source.published)]
     alarms += finding_alarms(source.file_findings)
-    return [*alarms, *gone_alarms(pipeline)]
+    return [*alarms, *gone_alarms(pipeline.file, pipeline.lake.namespace)]
 
 
 def _looks_at_files(pipeline: OpenPipeline, point: ReadPoint) -> bool:

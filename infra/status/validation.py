@@ -259,14 +259,14 @@ def _slot(look: _Look) -> str:
         if look.position is not None and is_upgraded(pipeline, look.position):
             return f"{name} was kept by pg_upgrade, and the next sync goes on with it"
         if look.initialised:
-            require_own_slot_name(pipeline)
+            require_own_slot_name(pipeline.file, pipeline.source)
             check_slot(connection, pipeline.source, position=look.position, wait_seconds=0.0)
             return f"{name} has all changes that the lake does not have yet"
         state = inspect_slot(connection, name)
         if state is None:
             slots = require_free_slot(connection, redact(look.dsn))
             return f"{name} can be created; {slots.slots} of {slots.slots_max} slots are in use"
-        require_own_slot(pipeline, state, look.identified_server())
+        require_own_slot(pipeline.file, pipeline.source.slot, state, look.identified_server())
     what = f"an initial copy is unfinished and has the slot {name}"
     look.checks.add("slot", "warning", what, "slotlake init copies the rest, slotlake drop gives the copy up")
     return ""
@@ -294,7 +294,7 @@ def _publications(look: _Look, stack: ExitStack) -> str:
     pipeline = look.pipeline
     connection = stack.enter_context(source_session(look.dsn, "ending the dry run"))
     stack.enter_context(connection.transaction(force_rollback=True))
-    missing = [] if look.initialised else make_publications(pipeline, connection)
+    missing = [] if look.initialised else make_publications(pipeline.file, pipeline.source, connection)
     set_aside = tables_aside(pipeline.lake).keys() if look.initialised else ()
     look.tables = published_over(pipeline, connection, set_aside)
     in_lake = names_in_lake(pipeline.lake) if look.initialised else None
@@ -320,7 +320,7 @@ def _tables(look: _Look) -> str:
     warnings = [(f"{e.table}: {e.what}", e.way_out) for e in (*unfit_tables(look.tables), *look.unsent)]
     for warned in [*warnings, *texts_of_numerics(pipeline.file, look.tables)]:
         look.checks.add("tables", "warning", *warned)
-    for trouble in without_troubled(pipeline, look.tables, ())[1]:
+    for trouble in without_troubled(pipeline.file, pipeline.lake, look.tables, ())[1]:
         what = f"{trouble.where} would be set aside: {trouble.what}"
         look.checks.add("tables", "warning", what, with_resume(trouble.way_out))
     return f"{len(look.tables)} tables fit: columns, keys, filters, types"

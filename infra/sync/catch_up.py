@@ -46,7 +46,7 @@ def pull_next(pipeline: OpenPipeline, progress: Progressing) -> PullReport:
     """Return the batch from the lake's position up to the source's of now; pulled, or found on disk."""
     aside = tables_aside(pipeline.lake).keys()
     report = retry_without_troubled(pipeline, lambda: _pull_next(pipeline, aside, progress))
-    warnings = [*report.warnings, *gone_warnings(pipeline)]
+    warnings = [*report.warnings, *gone_warnings(pipeline.file, pipeline.lake.namespace)]
     return replace(report, set_aside=reasons(pipeline), warnings=warnings)
 
 
@@ -65,7 +65,7 @@ def _pull_next(pipeline: OpenPipeline, aside: Collection[Name], progress: Progre
     joining = progress_by_table(pipeline)
     give_up_stale(pipeline, progress)
     resumed = bring_back(pipeline, aside, progress, pipeline.file.source.copy_seconds_per_sync)
-    known_tables.write_note(pipeline, added)
+    known_tables.write_note(pipeline.file.state_dir, pipeline.lake, added)
     begin_modes(pipeline, progress)
     fill_added_columns(pipeline, progress)
     position = pipeline.position()  # any of these may have moved the lake on
@@ -111,7 +111,7 @@ def catch_up(
     first_position = pipeline.position()
     asked_at = time.time()
     target = source_position(pipeline.source)
-    note_source_position(pipeline, target, asked_at)
+    note_source_position(pipeline.file.state_dir, pipeline.source.dsn, target, asked_at)
     ask_ahead(pipeline, target)
     totals = Totals()
     pulls = [_pull_and_bring_in(pipeline, totals, progress)]

@@ -22,6 +22,7 @@ from slotlake.spark.names import lake_table, parse_postgres_name
 if TYPE_CHECKING:
     from slotlake.infra.config.pipeline_file import PipelineFile
     from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.spark.lake import LakeSettings
     from slotlake.spark.names import LakeName
 
 SECONDS_MAX = 5.0
@@ -38,21 +39,21 @@ def confirm_and_compact(pipeline: OpenPipeline, batch: str | None) -> ConfirmRep
     Args:
         batch: the batch's name; None, or one that is not in the change log any more: no table.
     """
-    changed = _changed_tables(pipeline, batch)
+    changed = _changed_tables(pipeline.file, pipeline.lake, batch)
     return replace(confirm_position(pipeline, batch), compacted=compact(pipeline, changed, silent))
 
 
-def _changed_tables(pipeline: OpenPipeline, name: str | None) -> set[LakeName]:
+def _changed_tables(file: PipelineFile, lake: LakeSettings, name: str | None) -> set[LakeName]:
     from slotlake.spark.publish import sidecar
     from slotlake.spark.publish.publication import touched_tables
 
     if name is None:
         return set()
     try:
-        batch = batch_named(pipeline.file, name)
+        batch = batch_named(file, name)
     except ChangeLogError:
         return set()
-    return set(touched_tables(pipeline.lake, batch, sidecar.read(batch)))
+    return set(touched_tables(lake, batch, sidecar.read(batch)))
 
 
 def compact(

@@ -55,7 +55,7 @@ def begin_modes(pipeline: OpenPipeline, progress: Progressing, *, all_or_none: b
         missing = [mode for mode in modes if mode not in present_modes]
         if missing and table not in aside:
             lacking[table] = missing
-    derived_gone.note_present(pipeline, names)
+    derived_gone.note_present(pipeline.file, pipeline.lake.namespace, names)
     if not all_or_none:
         lacking = _without_files_in_the_way(pipeline, lacking)
     return _begin(pipeline, lacking, progress) if lacking else []
@@ -79,7 +79,7 @@ def _without_files_in_the_way(pipeline: OpenPipeline, lacking: dict[str, list[st
         rest = [m for m in modes if stops or derived_table_name(mirror, SUFFIXES[m]) not in in_the_way]
         if rest:
             free[table] = rest
-    derived_gone.note_in_the_way(pipeline, in_the_way)
+    derived_gone.note_in_the_way(pipeline.file, pipeline.lake.namespace, in_the_way)
     return free
 
 

@@ -64,7 +64,11 @@ def _unfilled(pipeline: OpenPipeline) -> list[SourceTable]:
     noted, aside = _noted(point.all_mirrors), point.aside.keys()
     unfilled = {name: columns for name, columns in noted.unfilled.items() if name not in aside}
     lost = noted.lost - aside
-    lost |= repartitioned(pipeline, [mirror for mirror in noted.partitioned if _name(mirror) not in aside])
+    lost |= repartitioned(
+        pipeline.lake,
+        pipeline.source.dsn,
+        [mirror for mirror in noted.partitioned if _name(mirror) not in aside],
+    )
     if not unfilled and not lost:
         return []
     return [

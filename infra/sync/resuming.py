@@ -48,6 +48,7 @@ from slotlake.spark.names import lake_table, parse_postgres_name, postgres_name
 from slotlake.spark.publish.lives import Event
 
 if TYPE_CHECKING:
+    from slotlake.decoder.server.source import SourceSettings
     from slotlake.infra.config.pipeline_file import PipelineFile
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
@@ -195,20 +196,19 @@ def resume(pipeline: OpenPipeline, table: str, progress: Progressing) -> ResumeR
         return _report_of_followed(pipeline, table, name)
     state = _catalog_state(pipeline, entry)
     if state is None:
-        raise _unpublished(pipeline, name, "it stays set aside")
+        raise _unpublished(pipeline.file, pipeline.source, name, "it stays set aside")
     recopying.give_up_stale(pipeline, progress)
     report = _resume(pipeline, entry, state, progress)
     confirm_position(pipeline)
     return replace(report, seconds=round(time.monotonic() - started, 3))
 
 
-def _unpublished(pipeline: OpenPipeline, name: Name, stays: str) -> SourceError:
+def _unpublished(file: PipelineFile, source: SourceSettings, name: Name, stays: str) -> SourceError:
     table = postgres_name(*name)
     return SourceError(
         f"the table {table} is not published any more; {stays}",
-        where=f"publications {', '.join(pipeline.source.publications)}",
-        way_out=f"publish it again ({command(pipeline.file, 'add', name)}), or drop its lake table if nobody "
-        "reads it",
+        where=f"publications {', '.join(source.publications)}",
+        way_out=f"publish it again ({command(file, 'add', name)}), or drop its lake table if nobody reads it",
     ).of(*name)
 
 
@@ -230,7 +230,7 @@ def _report_of_followed(pipeline: OpenPipeline, table: str, name: Name) -> Resum
         )
     with source_session(pipeline.source.dsn, "looking at the publications") as connection:
         if name not in published_names(connection, pipeline.source.publications):
-            raise _unpublished(pipeline, name, "the lake's table stays as it was")
+            raise _unpublished(pipeline.file, pipeline.source, name, "the lake's table stays as it was")
     return replace(_new_report(pipeline.lake.namespace, name, format_lsn(pipeline.position())), already=True)
 
 
@@ -265,7 +265,7 @@ def _copy(
     except SlotlakeError as error:
         own = _explained_by_files(pipeline.lake, entry.name, error)
         if own.table == entry.name:
-            _note_failed(pipeline, entry, state, own)
+            _note_failed(pipeline.lake, pipeline.name, entry, state, own)
         raise own from error
 
 
@@ -284,7 +284,9 @@ def _explained_by_files(lake: LakeSettings, name: Name, error: SlotlakeError) ->
     return damage_behind(error, list(tables.values()), name) or error
 
 
-def _note_failed(pipeline: OpenPipeline, entry: Aside, state: _CatalogState, error: SlotlakeError) -> None:
+def _note_failed(
+    lake: LakeSettings, name: str, entry: Aside, state: _CatalogState, error: SlotlakeError
+) -> None:
     from slotlake.spark.publish.aside_write import write
 
     if not error.retryable or isinstance(error, LockedError):
@@ -294,7 +296,7 @@ def _note_failed(pipeline: OpenPipeline, entry: Aside, state: _CatalogState, err
             what = f"{entry.what.split(_LAST_TRY)[0]}{_LAST_TRY}{error.what}"
             failed = replace(entry, what=what, where=error.where)
         record = replace(failed, tries=entry.tries + 1, tried=now, seen=state.fingerprint)
-        write(pipeline.lake, pipeline.name, [record], Event.TRIED)
+        write(lake, name, [record], Event.TRIED)
 
 
 def _large_table_or_none(pipeline: OpenPipeline, entry: Aside) -> SourceTable | None:
@@ -315,18 +317,20 @@ def _copy_ranges(
     if not large:
         return []
     large_tables.record_copied_over_syncs(
-        pipeline, [each.aside for each in large.values() if each.aside.cause != "again"]
+        pipeline.lake, pipeline.name, [each.aside for each in large.values() if each.aside.cause != "again"]
     )
     try:
         resumed = recopying.copy_more(pipeline, [each.table for each in large.values()], progress)
     except SlotlakeError as error:
         failed = large.get(error.table) if error.table is not None else None
         if failed is not None:
-            _note_failed(pipeline, replace(failed.aside, cause="again"), failed.state, error)
+            _note_failed(
+                pipeline.lake, pipeline.name, replace(failed.aside, cause="again"), failed.state, error
+            )
         raise
     mended = [each.aside for each in large.values() if each.aside.cause == "again" and each.aside.tries]
     large_tables.record_copied_over_syncs(
-        pipeline, [entry for entry in mended if entry.source_name not in resumed]
+        pipeline.lake, pipeline.name, [entry for entry in mended if entry.source_name not in resumed]
     )
     return resumed
 

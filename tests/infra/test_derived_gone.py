@@ -32,40 +32,49 @@ def pipeline(tmp_path: Path) -> Any:
 
 
 def test_one_that_begins_again_is_named_until_it_was_said(pipeline: Any) -> None:
-    derived_gone.note_dropped(pipeline, [HISTORY, CHANGES])
-    assert list(derived_gone.gone_tables(pipeline)) == [str(HISTORY)]  # the file does not ask for the other
+    derived_gone.note_dropped(pipeline.file, pipeline.lake.namespace, [HISTORY, CHANGES])
+    assert list(derived_gone.gone_tables(pipeline.file, pipeline.lake.namespace)) == [
+        str(HISTORY)
+    ]  # the file does not ask for the other
     for _ in range(2):
-        (warning,) = derived_gone.gone_warnings(pipeline)
+        (warning,) = derived_gone.gone_warnings(pipeline.file, pipeline.lake.namespace)
         assert "public.orders goes on: the next sync begins it again" in warning
-        (alarm,) = derived_gone.gone_alarms(pipeline)
+        (alarm,) = derived_gone.gone_alarms(pipeline.file, pipeline.lake.namespace)
         assert alarm.kind == "derived table gone"
     derived_gone.note_begun(pipeline, [str(HISTORY)])
-    assert derived_gone.gone_alarms(pipeline) == []
-    derived_gone.note_dropped(pipeline, [HISTORY])  # again, before anybody was told of the first time
-    assert len(derived_gone.gone_alarms(pipeline)) == 1
+    assert derived_gone.gone_alarms(pipeline.file, pipeline.lake.namespace) == []
+    derived_gone.note_dropped(
+        pipeline.file, pipeline.lake.namespace, [HISTORY]
+    )  # again, before anybody was told of the first time
+    assert len(derived_gone.gone_alarms(pipeline.file, pipeline.lake.namespace)) == 1
     derived_gone.note_begun(pipeline, [str(HISTORY)])
-    (warning,) = derived_gone.gone_warnings(pipeline)
+    (warning,) = derived_gone.gone_warnings(pipeline.file, pipeline.lake.namespace)
     assert warning.endswith("it began again at 0/1000")
-    assert derived_gone.gone_warnings(pipeline) == []
+    assert derived_gone.gone_warnings(pipeline.file, pipeline.lake.namespace) == []
 
 
 def test_files_in_the_way_are_named_while_they_are_there(pipeline: Any) -> None:
-    derived_gone.note_in_the_way(pipeline, {HISTORY: "file:///w/shop/orders__history"})
-    (warning,) = derived_gone.gone_warnings(pipeline)
+    derived_gone.note_in_the_way(
+        pipeline.file, pipeline.lake.namespace, {HISTORY: "file:///w/shop/orders__history"}
+    )
+    (warning,) = derived_gone.gone_warnings(pipeline.file, pipeline.lake.namespace)
     assert "could not be begun" in warning
     assert "file:///w/shop/orders__history holds files" in warning
-    derived_gone.note_in_the_way(pipeline, {})
-    assert "the next sync begins it again" in derived_gone.gone_warnings(pipeline)[0]
+    derived_gone.note_in_the_way(pipeline.file, pipeline.lake.namespace, {})
+    assert (
+        "the next sync begins it again"
+        in derived_gone.gone_warnings(pipeline.file, pipeline.lake.namespace)[0]
+    )
     derived_gone.note_begun(pipeline, [str(HISTORY)])
-    assert derived_gone.gone_warnings(pipeline) == []  # nothing was lost
+    assert derived_gone.gone_warnings(pipeline.file, pipeline.lake.namespace) == []  # nothing was lost
 
 
 def test_one_that_is_there_again_is_named_once(pipeline: Any) -> None:
-    derived_gone.note_dropped(pipeline, [HISTORY])
-    derived_gone.note_present(pipeline, [LakeName("shop", "orders")])
-    assert len(derived_gone.gone_alarms(pipeline)) == 1
-    derived_gone.note_present(pipeline, [HISTORY])
-    assert derived_gone.gone_alarms(pipeline) == []
-    (warning,) = derived_gone.gone_warnings(pipeline)
+    derived_gone.note_dropped(pipeline.file, pipeline.lake.namespace, [HISTORY])
+    derived_gone.note_present(pipeline.file, pipeline.lake.namespace, [LakeName("shop", "orders")])
+    assert len(derived_gone.gone_alarms(pipeline.file, pipeline.lake.namespace)) == 1
+    derived_gone.note_present(pipeline.file, pipeline.lake.namespace, [HISTORY])
+    assert derived_gone.gone_alarms(pipeline.file, pipeline.lake.namespace) == []
+    (warning,) = derived_gone.gone_warnings(pipeline.file, pipeline.lake.namespace)
     assert warning.endswith("had been dropped from the catalog by someone else, and is there again")
-    assert derived_gone.gone_warnings(pipeline) == []
+    assert derived_gone.gone_warnings(pipeline.file, pipeline.lake.namespace) == []

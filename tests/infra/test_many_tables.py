@@ -120,7 +120,7 @@ def test_the_note_for_the_form_is_small(tmp_path: Path, monkeypatch: pytest.Monk
     path = tmp_path / "shop.yaml"
     path.write_text(_FILE + "  public.t1: {}\n")
     pipeline: Any = SimpleNamespace(file=load_pipeline(path), lake=None)
-    known_tables.write_note(pipeline)
+    known_tables.write_note(pipeline.file.state_dir, pipeline.lake)
     assert len(known_tables.read_note(pipeline.file)) == known_tables.OFFERED_MAX + 1
     assert backfill.table_names(pipeline.file) == []
 
