@@ -32,7 +32,6 @@ from slotlake.decoder.plugins.json_fields import JsonFields, Number
 from slotlake.decoder.plugins.model import Change, Event, Message, NoValue, Transaction, Truncate, Value
 from slotlake.decoder.plugins.reader import microseconds
 from slotlake.decoder.plugins.tables import SentColumn, Tables, old_tuple, values_of
-from slotlake.decoder.plugins.wal2json_keys import CHANGE_1, COLUMN_2, FIELDS_2, MESSAGE_1, TOP_1
 from slotlake.decoder.protocol.relations import Relation
 from slotlake.decoder.types import oids
 
@@ -329,3 +328,26 @@ def _is_outside(change: Any) -> bool:
     return (
         isinstance(change, dict) and change.get("kind") == "message" and change.get("transactional") is False
     )
+
+
+# The keys that each JSON object of wal2json may have, for both formats.
+#
+# A message with another key comes from another version, and is refused.
+
+TOP_1 = {"xid", "nextlsn", "timestamp", "origin", "change"}
+CHANGE_1 = {
+    "kind", "schema", "table", "columnnames", "columntypes", "columntypeoids", "columnpositions",
+    "columnoptionals", "columndefaults", "columnvalues", "pk", "oldkeys",
+}  # fmt: skip
+MESSAGE_1 = {"kind", "transactional", "prefix", "content"}
+COLUMN_2 = {"name", "type", "typeoid", "value", "position", "optional", "default"}
+_PLACE_2 = {"action", "xid", "timestamp", "origin", "lsn", "nextlsn"}
+FIELDS_2: dict[str, set[str]] = {
+    "B": _PLACE_2,
+    "C": _PLACE_2,
+    "I": _PLACE_2 | {"schema", "table", "columns", "pk"},
+    "U": _PLACE_2 | {"schema", "table", "columns", "identity", "pk"},
+    "D": _PLACE_2 | {"schema", "table", "identity", "pk"},
+    "T": _PLACE_2 | {"schema", "table"},
+    "M": _PLACE_2 | {"transactional", "prefix", "content"},
+}

@@ -24,6 +24,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from slotlake.decoder.errors import SourceError, SourceUnavailableError
 from slotlake.decoder.lsn import parse_lsn
+from slotlake.decoder.server.libpq import message_and_state
 from slotlake.decoder.server.refusals import meaning_of, require_supported_version
 from slotlake.decoder.server.refusals_by_words import CHECK_REACH, PATTERNS
 from slotlake.decoder.server.reuse import left, taken_up
@@ -33,7 +34,6 @@ from slotlake.decoder.server.session_settings import (
     take_settings,
 )
 from slotlake.decoder.server.short_lived import password_part
-from slotlake.decoder.server.sqlstate import message_and_state
 from slotlake.decoder.server.waiting import WatchedConnection
 
 APPLICATION_NAME = "slotlake"

@@ -23,7 +23,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from slotlake.decoder.errors import SourceUnavailableError
 from slotlake.decoder.server import silence
-from slotlake.decoder.server.sqlstate import StatingConnection, message_and_state
+from slotlake.decoder.server.libpq import StatingConnection, message_and_state
 
 ASK_SECONDS = 10.0
 _LATE_SECONDS = 1.0

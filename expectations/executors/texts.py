@@ -83,7 +83,7 @@ def _decimal(values: pa.Array) -> pa.Array:
 
 
 def _numeric(values: pa.Array) -> pa.Array:
-    """As `decoder.types.decimals` prints the decimals of a `numeric` without precision."""
+    """As `decoder.types.representations` prints the decimals of a `numeric` without precision."""
     printed = _decimal(values)
     trimmed = pc.utf8_rtrim(pc.utf8_rtrim(printed, characters="0"), characters=".")
     shortest: pa.Array = pc.if_else(pc.match_substring(printed, "."), trimmed, printed)

@@ -147,7 +147,7 @@ def _finish_published_partly(pipeline: OpenPipeline, until: int) -> None:
 
     Such batches exist only where tables are published one after another (`lake.publish: per_table`).
     """
-    from slotlake.spark.publish.rewind_tables import ahead
+    from slotlake.spark.publish.rewind import ahead
 
     if pipeline.lake.publish == "atomic":
         return

@@ -281,7 +281,7 @@ def _carry_out(pipeline: OpenPipeline, diagnosis: Diagnosis, progress: Progressi
     from slotlake.infra.sync.modes import begin_modes
     from slotlake.spark.maintenance.integrity import repair_damage
     from slotlake.spark.maintenance.removal import drop_tables
-    from slotlake.spark.publish.rewind_tables import rewind_tables
+    from slotlake.spark.publish.rewind import rewind_tables
 
     pipeline.stream.end()
     if diagnosis.needs("renew"):

@@ -154,7 +154,7 @@ def _noted_as_begun(file: PipelineFile) -> Iterator[None]:
 
 def _position_below(pipeline: OpenPipeline, lsn: int) -> int:
     """The lake's position, rewound below the new slot's if the source counts from lower LSNs again."""
-    from slotlake.spark.publish.rewind_position import rewind_position
+    from slotlake.spark.publish.rewind import rewind_position
 
     position = pipeline.position()
     if position < lsn:

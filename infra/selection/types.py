@@ -17,7 +17,7 @@ from slotlake.decoder.errors import PipelineFileError
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.types import oids
 from slotlake.decoder.types.catalog import Kind, TypeCatalog, load_types
-from slotlake.decoder.types.declarations import written
+from slotlake.decoder.types.names import written
 from slotlake.decoder.types.representations import representation_of
 from slotlake.spark.names import parse_postgres_name, postgres_name
 from slotlake.spark.tables.type_rules import DECIMAL, Fields, TypeRules, Word, is_numeric_text

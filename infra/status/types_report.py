@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from slotlake.decoder.lsn import format_lsn
-from slotlake.decoder.types.declarations import written
+from slotlake.decoder.types.names import written
 from slotlake.infra.reports import Report
 from slotlake.infra.selection.types import on_lossy
 from slotlake.spark.names import lake_table

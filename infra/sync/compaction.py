@@ -101,7 +101,7 @@ def _target_bytes(file: PipelineFile) -> int:
 
 
 def _packed(pipeline: OpenPipeline, name: LakeName) -> TableCompacted | None:
-    from slotlake.spark.direct.compaction import pack_directly
+    from slotlake.spark.direct.packing import pack_directly
     from slotlake.spark.maintenance.small_files import pack_table
 
     started, target = time.monotonic(), _target_bytes(pipeline.file)

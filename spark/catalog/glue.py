@@ -14,8 +14,7 @@ from typing import Any
 
 from slotlake.decoder.errors import LakeError, SetupError
 from slotlake.spark.catalog.base import Move, UnansweredError
-from slotlake.spark.catalog.columns import columns
-from slotlake.spark.catalog.entries import Entry, RefusedError
+from slotlake.spark.catalog.entries import Entry, RefusedError, columns
 from slotlake.spark.catalog.metastore import LOCATION, PREVIOUS, TABLE_TYPE, MetastorePointers, is_possible
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.limits import CONNECT_SECONDS, SILENT_SECONDS

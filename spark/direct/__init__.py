@@ -1,4 +1,4 @@
 """Writes snapshots without Spark: of small batches, of packed files, of files rewritten meanwhile.
 
-Others import `compaction`, `rewritten` and `stage`.
+Others import `packing`, `rewritten` and `stage`.
 """

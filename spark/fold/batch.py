@@ -33,12 +33,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from slotlake.decoder.errors import ApplyError
-from slotlake.spark.fold.bag import bag_codes, fold_bag
-from slotlake.spark.fold.columns import OLD_NONE, Merged, fold_key, is_bag, merge
+from slotlake.spark.fold.columns import OLD_NONE, OLD_WHOLE, Merged, fold_key, is_bag, merge
 from slotlake.spark.fold.conflicts import Conflicts
 from slotlake.spark.fold.keys import KeyCodes, codes_of
 from slotlake.spark.fold.segments import Segment, segments
-from slotlake.spark.fold.walk import EMPTY, IN_LAKE, UNTOUCHED, Array, Walked, chase, walk
+from slotlake.spark.fold.walk import EMPTY, IN_LAKE, UNTOUCHED, Array, Walked, chase, walk, walk_bag
 from slotlake.spark.tables.shapes import BatchColumn, BatchRelation
 
 INSERT, UPDATE, DELETE = b"IUD"
@@ -69,7 +68,7 @@ class Folded:
         key: names of the identifying columns; empty for a table without a key.
         bag: rows are named by all their values (without a key, under REPLICA IDENTITY FULL).
         truncated: all rows that the lake holds go first.
-        rows: one row per touched key (without a key: one per inserted row; of a bag: see fold_bag.py):
+        rows: one row per touched key (without a key: one per inserted row; of a bag: see `fold_bag`):
             ``action`` int8: 68 'D' the key goes, if it is there; 73 'I' the whole row is known: update
             if the key is there, else insert; 85 'U' the lake's row of this key: update if there, else
             nothing; 77 'M' the lake's row of another key ``m*`` (which has its own action here):
@@ -280,3 +279,58 @@ def _moved_from(merged: Merged, positions: list[int], walked: Walked, codes: Key
         for name, values in merged.take(position, source).items():
             arrays[name.replace("n", "m", 1)] = values
     return arrays
+
+
+# Fold the changes of a table without a key: how many rows of each kind go and come.
+#
+# Under REPLICA IDENTITY FULL every update and delete carries the whole old row, and a subscriber removes
+# one row equal to it, whichever (worker.c, FindReplTupleInLocalRel; execReplication.c, tuples_equal).  So
+# a batch comes down to two numbers per distinct row: how many go, and how many come then.  A row that was
+# removed and put back counts in both, so that the number that goes is what the lake must have.
+#
+# NULL equals NULL.  Rows are told apart as PostgreSQL prints them: numeric 1.0 and 1.00, or float -0 and 0,
+# are two rows, though ``=`` holds them equal.  That is finer than a subscriber, and right: the server names
+# the old row by its own bytes, so the lake ends with the source's rows, where a subscriber may keep 1.00
+# in place of 1.0.
+
+
+def bag_codes(merged: Merged) -> KeyCodes:
+    """Number the distinct rows of all changes.
+
+    Raises:
+        ApplyError: an update or delete does not carry the whole old row.
+    """
+    if np.any((merged.op != INSERT) & (merged.old != OLD_WHOLE)):
+        raise ApplyError(
+            "a change of a table without a key does not carry the whole old row",
+            where=f"table {merged.table}",
+            way_out="ALTER TABLE … REPLICA IDENTITY FULL (of a partitioned table: on its partitions too), "
+            "or a primary key; then `slotlake backfill`",
+        )
+    for position in range(len(merged.columns)):
+        merged.complete_key(position)
+    return codes_of(merged.values, merged.op != INSERT, one_zero=False)
+
+
+def fold_bag(
+    merged: Merged, codes: KeyCodes, lake_counts: Array, *, skip: bool = False
+) -> tuple[pa.Table, tuple[int, ...]]:
+    """Fold all changes.
+
+    Args:
+        lake_counts: int64 per code, how many such rows the lake has; -1 for enough.
+        skip: see `spark.fold.conflicts`.
+
+    Returns:
+        Per distinct row that goes or comes: ``remove`` and ``add`` (int64; remove first), ``n<i>`` and
+        ``xn<i>`` as in a fold by key; and conflicts as `fold_walk.walk_bag` has them.
+    """
+    remove, add, conflicts = walk_bag(merged.op, codes.new, codes.old, lake_counts, skip=skip)
+    changed_codes = np.flatnonzero((remove > 0) | (add > 0))
+    arrays: dict[str, pa.Array] = {
+        "remove": pa.array(remove[changed_codes]),
+        "add": pa.array(add[changed_codes]),
+    }
+    for position in range(len(merged.columns)):
+        arrays.update(merged.take(position, codes.representative[changed_codes]))
+    return pa.table(arrays), conflicts

@@ -20,7 +20,7 @@ from slotlake.spark.fold.conflicts import OnConflict
 from slotlake.spark.fold.slices import ChangeSlice
 from slotlake.spark.history import changes_table
 from slotlake.spark.history import table as history_table
-from slotlake.spark.history.changes_rows import Numbered, change_rows
+from slotlake.spark.history.changes_table import Numbered, change_rows
 from slotlake.spark.history.fold import HistoryFold
 from slotlake.spark.merge.representation import in_representation
 from slotlake.spark.merge.run import Work, run, run_query, run_statements, run_steps, view_of

@@ -23,8 +23,7 @@ from dataclasses import dataclass
 from slotlake.spark import lake_files
 from slotlake.spark.catalog.base import Catalog, Loaded
 from slotlake.spark.maintenance.table_files import TableFiles
-from slotlake.spark.publish.past import all_snapshots, past_files
-from slotlake.spark.publish.unused import without_unused_snapshots
+from slotlake.spark.publish.past import all_snapshots, past_files, without_unused_snapshots
 from slotlake.spark.storage.base import StoredFile
 from slotlake.spark.storage.location import Location
 from slotlake.spark.storage.stores import canonical

@@ -12,7 +12,7 @@ all below it together.
 
 The work on a table is bounded (files below a share of the target size, no more than the target size in all),
 and it is the work of `rewrite`: one snapshot of operation ``replace``, on ``main`` at once.  Who has a way to
-write it without Spark (`spark.direct.compaction`) hands it in; Spark does the rest.
+write it without Spark (`spark.direct.packing`) hands it in; Spark does the rest.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from slotlake.decoder.server.timeline import Origin
 from slotlake.spark import lake_files
 from slotlake.spark.catalog.base import Catalog, Loaded, load_one
 from slotlake.spark.names import LakeName
-from slotlake.spark.publish.commits_present import newest_only
+from slotlake.spark.publish.commits_trim import newest_only
 from slotlake.spark.publish.origins import origin_summary
 from slotlake.spark.publish.pins import Pins
 from slotlake.spark.publish.points import COMMITTED
@@ -47,7 +47,7 @@ from slotlake.spark.tables.schema import PIPELINE_PROPERTY
 __all__ = ["commits_name", "position_of"]  # for those who write the table too
 LSN = catalog_metadata.LSN
 BATCH, DIGEST, PIPELINE = "slotlake.batch", "slotlake.digest", "slotlake.pipeline"
-ABANDONED_PROPERTY = "slotlake.left"  # histories that the source gave up (spark/publish/rewind_position.py)
+ABANDONED_PROPERTY = "slotlake.left"  # histories that the source gave up (spark/publish/rewind.py)
 PREPARED = "slotlake.prepared"  # transactions with changes that wait for their outcome
 LAG = "slotlake.lag-seconds"  # of the newest point with transactions: from the oldest commit to publication
 STEPS, RUN = "slotlake.steps", "slotlake.run"  # how many snapshots make up what is staged, and whose they are

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import json
 
-from pyiceberg.table import StaticTable, Transaction
+from pyiceberg.catalog.noop import NoopCatalog
+from pyiceberg.table import StaticTable, Table, Transaction
+from pyiceberg.table.metadata import TableMetadataUtil
 from pyiceberg.table.update import AddSnapshotUpdate
 
 from slotlake.spark.catalog.base import Catalog, Loaded
-from slotlake.spark.publish.commits_present import newest_only
+from slotlake.spark.names import COMMITS
 from slotlake.spark.publish.points import oldest_point
-from slotlake.spark.storage.file_io import FILE_IO
+from slotlake.spark.storage.file_io import FILE_IO, StoreFileIO
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.metadata import MAIN
 
@@ -51,3 +53,22 @@ def _rows_below(commits: Loaded, position: int) -> int:
     table = StaticTable.from_metadata(commits.location, dict(FILE_IO))
     rows = table.scan(f"position < {position}", selected_fields=("position",)).to_arrow()
     return int(rows.num_rows)
+
+
+# The table `commits` as pyiceberg is shown it: with its newest snapshot only.
+
+
+def newest_only(table: Loaded) -> Table:
+    """Return the table as pyiceberg sees it, without its past."""
+    metadata = table.metadata
+    newest = catalog_metadata.ref(metadata, MAIN)
+    head = catalog_metadata.snapshot(metadata, newest)
+    alone = {
+        **metadata,
+        "snapshots": [head] if head else [],
+        "refs": {MAIN: {"snapshot-id": newest, "type": "branch"}} if head else {},
+        "snapshot-log": [],
+        "metadata-log": [],
+    }
+    parsed = TableMetadataUtil.parse_obj(alone)
+    return Table(("slotlake", COMMITS), parsed, table.location, StoreFileIO(), NoopCatalog("slotlake"))

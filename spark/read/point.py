@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from slotlake.spark.catalog.base import Loaded, load
 from slotlake.spark.catalog.listing import Listing
-from slotlake.spark.catalog.pointers import read_listing
+from slotlake.spark.catalog.open import read_listing
 from slotlake.spark.fold.conflicts import Conflicts
 from slotlake.spark.history.columns import HOLDS, derived_column
 from slotlake.spark.lake import LakeSettings

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotlake.decoder.types import oids
-from slotlake.decoder.types.decimals import DecimalTexts
-from slotlake.decoder.types.representations import as_decimal, representation_of
+from slotlake.decoder.types.representations import DecimalTexts, as_decimal, representation_of
 
 NINES = "9" * 28
 

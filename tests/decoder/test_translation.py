@@ -25,8 +25,7 @@ from slotlake.decoder.slots.slot import inspect_slot
 from slotlake.decoder.stream import bulk
 from slotlake.decoder.stream import pull as pull_module
 from slotlake.decoder.stream.overlap import contradiction
-from slotlake.decoder.translation.characters import Characters
-from slotlake.decoder.translation.messages import Translation
+from slotlake.decoder.translation.messages import Characters, Translation
 from slotlake.infra.standing import PullSettings, StandingStream
 from tests.conftest import Database, seed_of_the_run
 from tests.decoder.sources import pulled, slotted

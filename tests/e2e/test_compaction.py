@@ -12,7 +12,7 @@ from slotlake import Pipeline
 from slotlake.decoder.errors import LakeError
 from slotlake.infra.airflow import steps
 from slotlake.infra.reports import TableCompacted
-from slotlake.spark.direct import compaction as direct_compaction
+from slotlake.spark.direct import packing
 from slotlake.spark.maintenance import small_files
 from slotlake.spark.maintenance.integrity import find_damage
 from tests.conftest import Database
@@ -135,7 +135,7 @@ def test_a_table_that_cannot_be_compacted_fails_no_sync(
     with Pipeline.open(pipeline_file(tmp_path, database, TABLES), remote=connect) as pipeline:
         pipeline.init()
         monkeypatch.setattr(small_files, "rewrite_files", fail)
-        monkeypatch.setattr(direct_compaction, "with_packed_files", fail)
+        monkeypatch.setattr(packing, "with_packed_files", fail)
         reports = []
         for number in range(FILES - 1):  # and the file of the initial copy
             _update(database, number)

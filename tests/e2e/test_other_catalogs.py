@@ -26,7 +26,7 @@ from slotlake.spark.catalog.base import load_all
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.names import LakeName
 from slotlake.spark.publish.derived_tables import with_derived_names
-from slotlake.spark.publish.rewind_position import rewind_position
+from slotlake.spark.publish.rewind import rewind_position
 from slotlake.spark.read.point import ReadPoint
 from slotlake.spark.replay.scratch import scratch_of
 from tests import storage

@@ -16,7 +16,7 @@ from slotlake.decoder.errors import LakeError
 from slotlake.expectations.executors.side import kind_of
 from slotlake.expectations.lake_side import LakeTable
 from slotlake.expectations.shapes import Compared
-from slotlake.spark.read.duck.early_moments import has_early_moments
+from slotlake.spark.read.duck.database import has_early_moments
 from slotlake.spark.read.executors import ClusterReadPoint
 from slotlake.spark.read.point import ReadPoint
 from tests.conftest import Database, fresh_database

@@ -13,7 +13,7 @@ import pytest
 from slotlake import Pipeline
 from slotlake.decoder import errors
 from slotlake.decoder.server import refusals
-from slotlake.decoder.translation import characters
+from slotlake.decoder.translation import messages
 from slotlake.infra.cli.main import main
 from slotlake.infra.local.postgres_binaries import binaries, server_user
 from tests.conftest import Database
@@ -27,7 +27,7 @@ TEXTS = {
     "damaged": errors.DAMAGED,
     "not UTF-8": errors.NOT_UTF8,
     "refused": refusals.meaning_of("22021").way_out,
-    "unknown encoding": characters._UNKNOWN,
+    "unknown encoding": messages._UNKNOWN,
 }
 
 

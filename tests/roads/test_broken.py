@@ -18,7 +18,7 @@ from slotlake.spark.catalog import rest_published
 from slotlake.spark.copy import files
 from slotlake.spark.direct import positions, snapshot, stage
 from slotlake.spark.fold import slices
-from slotlake.spark.history import changes_rows
+from slotlake.spark.history import changes_table
 from slotlake.spark.history import fold as history_fold
 from slotlake.spark.merge import bounds
 from tests.conftest import fresh_database
@@ -101,7 +101,7 @@ BREAKS: dict[str, Break] = {
         ["k_num18", "k_uuid"], {"mode": "history"},
     ),
     "unchanged values are NULL": Break(
-        _replaced(changes_rows, "_unchanged", lambda _: lambda merged, columns: pa.nulls(len(merged.op), pa.list_(pa.string()))),
+        _replaced(changes_table, "_unchanged", lambda _: lambda merged, columns: pa.nulls(len(merged.op), pa.list_(pa.string()))),
         ["k_num18", "k_uuid", "k_num3810"], {"mode": "append"},
     ),
     "a server hears of the last snapshot's rows only": Break(

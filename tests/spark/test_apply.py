@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slotlake.spark.direct.choice import NEVER, SWITCH
-from slotlake.spark.merge import folded_views, key_bits, replacement, rows
+from slotlake.spark.merge import replacement, rows, stage
 from tests.spark.lake_lab import UNCHANGED, Lab, delete, insert, relation, truncate, update
 
 ORDERS = relation("orders", ["id"], id="int8", note="text", total="numeric(10,2)")
@@ -103,9 +103,9 @@ def test_the_copy_itself_can_hold_such_values(lab: Lab) -> None:
 def replacing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """As for a large table, and by Spark's statements, on this machine and on a cluster."""
     if "bits" in request.param:
-        monkeypatch.setattr(key_bits, "KEY_BYTES", 1 << 20)
+        monkeypatch.setattr(replacement, "KEY_BYTES", 1 << 20)
     if "session" in request.param:
-        for module in (rows, folded_views):
+        for module in (rows, stage):
             monkeypatch.setattr(module, "shares_files", lambda _: False)
         monkeypatch.setattr(rows, "_ROWS_HERE_MAX", 1)
     monkeypatch.setenv(SWITCH, NEVER)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotlake.spark.direct.choice import NEVER, SWITCH
-from slotlake.spark.merge import key_bits, replacement
+from slotlake.spark.merge import replacement
 from slotlake.spark.merge.bounds import Markers, value_range
 from tests.spark.lake_lab import Lab, relation, update
 
@@ -62,7 +62,7 @@ def test_the_next_batch_is_the_same_java(
     monkeypatch.setenv(SWITCH, NEVER)
     monkeypatch.setattr(replacement, "_ROWS_MIN", 0 if statements == 2 else 1 << 40)
     monkeypatch.setattr(replacement, "_BATCH_ROWS_MIN", 1)
-    monkeypatch.setattr(key_bits, "KEY_BYTES", 1 << 20 if as_bits else 0)
+    monkeypatch.setattr(replacement, "KEY_BYTES", 1 << 20 if as_bits else 0)
     lab.init({ITEMS: [{"id": str(number), "v": "x"} for number in range(1000)]})
 
     def compiled() -> int:

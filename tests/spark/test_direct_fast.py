@@ -16,8 +16,8 @@ from slotlake.spark.catalog.base import load_one
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.copy.manifests import format_of
 from slotlake.spark.direct import choice, packing
-from slotlake.spark.direct.compaction import pack_directly
 from slotlake.spark.direct.live import live_files
+from slotlake.spark.direct.packing import pack_directly
 from slotlake.spark.direct.positions import Places
 from slotlake.spark.direct.reading import Reading
 from slotlake.spark.direct.rows import field_id, fields_of, row_numbers

@@ -16,7 +16,7 @@ from slotlake.spark.fold.batch import segment_folds
 from slotlake.spark.fold.conflicts import Conflicts
 from slotlake.spark.fold.segments import segments_with_truncates
 from slotlake.spark.fold.slices import ChangeSlice
-from slotlake.spark.history.changes_rows import Numbered, change_rows
+from slotlake.spark.history.changes_table import Numbered, change_rows
 from slotlake.spark.history.fold import HistoryFold
 from slotlake.spark.tables.schema import TableSchema
 from tests.spark.lake_lab import UNCHANGED, Change, HandBatch, delete, insert, relation, update

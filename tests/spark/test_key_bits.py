@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotlake.spark.merge import key_bits as bits
-from slotlake.spark.merge.key_bits import BITS, has_key, key_bits
+from slotlake.spark.merge import replacement as bits
+from slotlake.spark.merge.replacement import BITS, has_key, key_bits
 from slotlake.spark.merge.rows import view_of_rows
 
 _KINDS = {"smallint": pa.int16(), "int": pa.int32(), "bigint": pa.int64()}

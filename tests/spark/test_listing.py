@@ -20,9 +20,8 @@ from slotlake.spark.catalog.listing import (
     listing_of_rows,
     listing_of_texts,
 )
-from slotlake.spark.catalog.open import open_catalog
+from slotlake.spark.catalog.open import open_catalog, read_listing
 from slotlake.spark.catalog.pointer_texts import PointerTexts
-from slotlake.spark.catalog.pointers import read_listing
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.maintenance import integrity
 from slotlake.spark.names import COMMITS, LakeName

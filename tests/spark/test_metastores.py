@@ -17,7 +17,7 @@ from slotlake.decoder.changelog.batches import BatchRelation
 from slotlake.decoder.errors import LakeError
 from slotlake.decoder.failpoints import happening
 from slotlake.spark.catalog.base import PointerMovedError, load
-from slotlake.spark.catalog.columns import type_name
+from slotlake.spark.catalog.entries import type_name
 from slotlake.spark.catalog.metastore import MetastorePointers, PartlyMovedError
 from slotlake.spark.catalog.open import check_lake, open_catalog
 from slotlake.spark.catalog.probe import probe_catalog

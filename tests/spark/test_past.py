@@ -23,7 +23,7 @@ from slotlake.spark.names import LakeName
 from slotlake.spark.publish import commits_trim, past
 from slotlake.spark.publish.past import past_files
 from slotlake.spark.publish.points import positions_to_keep, readable_points
-from slotlake.spark.publish.rewind_position import rewind_position
+from slotlake.spark.publish.rewind import rewind_position
 from slotlake.spark.publish.swap import load
 from slotlake.spark.read.point import ReadPoint
 from slotlake.spark.read.query import query

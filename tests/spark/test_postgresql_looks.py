@@ -13,9 +13,8 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 
-from slotlake.spark.catalog.open import open_catalog
+from slotlake.spark.catalog.open import open_catalog, read_listing
 from slotlake.spark.catalog.pointer_texts import ROWS, PointerTexts, split
-from slotlake.spark.catalog.pointers import read_listing
 from slotlake.spark.catalog.postgresql_looks import PARTS, PostgresqlLooks
 from slotlake.spark.catalog.view_spaces import OWNER
 from slotlake.spark.lake import LakeSettings

@@ -25,7 +25,7 @@ from slotlake.spark.maintenance.removal import drop_tables
 from slotlake.spark.maintenance.rewrite import maintain_table
 from slotlake.spark.names import LakeName
 from slotlake.spark.publish.publication import lake_position
-from slotlake.spark.publish.rewind_position import rewind_position
+from slotlake.spark.publish.rewind import rewind_position
 from slotlake.spark.read.point import ReadPoint
 from tests.spark.lake_lab import PIPELINE, Lab, delete, insert, relation, update
 

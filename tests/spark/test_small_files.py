@@ -12,8 +12,8 @@ from slotlake.decoder.errors import LakeError
 from slotlake.spark.catalog.base import load_one
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.copy.initial import InitialCopy
-from slotlake.spark.direct import compaction, snapshot
-from slotlake.spark.direct.compaction import pack_directly
+from slotlake.spark.direct import packing, snapshot
+from slotlake.spark.direct.packing import pack_directly
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.maintenance import small_files
 from slotlake.spark.maintenance.expiry import Grace
@@ -232,7 +232,7 @@ def test_a_batch_that_comes_between_the_look_and_the_rewrite_is_not_undone(
         return snapshot.with_packed_files(*arguments)
 
     monkeypatch.setattr(small_files, "rewrite_files", meanwhile)
-    monkeypatch.setattr(compaction, "with_packed_files", written_meanwhile)
+    monkeypatch.setattr(packing, "with_packed_files", written_meanwhile)
     if _way["taken"] == "by Spark":
         _pack(stock)
     else:
@@ -256,7 +256,7 @@ def test_ended_at_any_step_it_leaves_nothing_wrong(
     before = stock.rows("stock")
     if failpoint == "compact.rewriting":
         monkeypatch.setattr(small_files, "rewrite_files", die)
-        monkeypatch.setattr(compaction, "with_packed_files", written_and_dead)
+        monkeypatch.setattr(packing, "with_packed_files", written_and_dead)
     else:
         monkeypatch.setattr(small_files, "reach", die)
     with pytest.raises(KeyboardInterrupt):

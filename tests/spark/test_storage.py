@@ -21,10 +21,10 @@ from slotlake.spark.lake import LakeSettings
 from slotlake.spark.storage import bucket as bucket_module
 from slotlake.spark.storage import requests, stores
 from slotlake.spark.storage.base import StoreUnavailableError
+from slotlake.spark.storage.bucket import RecentContent
 from slotlake.spark.storage.file_io import StoreFileIO
 from slotlake.spark.storage.folder import FolderStore
 from slotlake.spark.storage.location import Location
-from slotlake.spark.storage.recent import RecentContent
 from slotlake.spark.storage.settings import StorageSettings
 
 pytestmark = pytest.mark.server

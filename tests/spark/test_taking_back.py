@@ -13,7 +13,7 @@ from slotlake.spark.catalog.base import load
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.names import LakeName
 from slotlake.spark.publish.commits import commits_name
-from slotlake.spark.publish.rewind_tables import rewind_tables
+from slotlake.spark.publish.rewind import rewind_tables
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.metadata import LSN, MAIN
 from tests.spark.lake_lab import PIPELINE, Lab, insert, relation, update

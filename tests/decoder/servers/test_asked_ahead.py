@@ -7,9 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from slotlake.decoder.catalog import remembered_fingerprints
-from slotlake.decoder.catalog.asked_ahead import AskedAhead
 from slotlake.decoder.catalog.digests import Digest, described_digest
-from slotlake.decoder.catalog.remembered_fingerprints import RememberedFingerprints
+from slotlake.decoder.catalog.remembered_fingerprints import AskedAhead, RememberedFingerprints
 from slotlake.decoder.server.position import settled_position
 from slotlake.decoder.server.source import connect
 from slotlake.decoder.server.waiting import WatchedConnection
