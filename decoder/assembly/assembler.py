@@ -131,7 +131,7 @@ class Assembler:
         """
         tags = tags_of(buffer)
         controls = np.flatnonzero(_CONTROL[tags])
-        if len(controls) == 0 and not (self._block or self._preparing or self._session_relations.owes):
+        if len(controls) == 0 and not (self._block or self._preparing or self._session_relations.has_pending):
             self._note_plain(buffer, tags, 0, buffer.count)
             yield buffer
             return
@@ -162,11 +162,11 @@ class Assembler:
             return
         self._note_plain(buffer, tags, first, end)
         # The server described these once, in a transaction that still waits for its outcome.
-        begins = np.flatnonzero((tags[first:end] == ord("B")) & self._session_relations.owes)
+        begins = np.flatnonzero((tags[first:end] == ord("B")) & self._session_relations.has_pending)
         upto = int(begins[0]) + 1 if len(begins) else 0
         self._out.extend(buffer.data, start[:upto], length[:upto], lsns[:upto])
         if upto:
-            for payload in self._session_relations.pay():
+            for payload in self._session_relations.take_pending():
                 self._out.append(payload, int(lsns[upto - 1]))
         self._out.extend(buffer.data, start[upto:], length[upto:], lsns[upto:])
 
@@ -203,7 +203,7 @@ class Assembler:
 
     def _inspect_prepared(self, buffer: MessageBuffer, tags: Tags, first: int) -> None:
         def described(at: int, message: Message) -> None:
-            self._session_relations.describe(payload_of(buffer, at), message, owed=True)
+            self._session_relations.describe(payload_of(buffer, at), message, pending=True)
 
         self._inspect(buffer, tags, first, lambda: self._session_relations.widths, described, streamed=False)
 
@@ -214,7 +214,7 @@ class Assembler:
             self._in_plain = bool(part[borders[-1]] == ord("B"))
         for at in (np.flatnonzero(_DESCRIBES[part]) + first).tolist():
             message = read_at(buffer, at, in_stream=False, parallel=False)
-            self._session_relations.describe(payload_of(buffer, at), message, owed=False)
+            self._session_relations.describe(payload_of(buffer, at), message, pending=False)
 
     # Control messages, one method each.
 
@@ -234,7 +234,7 @@ class Assembler:
             outcome = Outcome(message.xid, message.commit_lsn, message.end_lsn, message.commit_time)
             yield from self._committed_messages(whole, whole.spool.pieces(), outcome)
         elif isinstance(message, BeginPrepare):
-            before = self._session_relations.in_force()
+            before = self._session_relations.valid()
             self._preparing = Collected(message.xid, self._room.open(), begin=message, before=before)
         elif isinstance(message, Prepare | StreamPrepare):
             self._prepare(message, buffer, at)
@@ -355,7 +355,7 @@ class Assembler:
         for piece in pieces:
             append_piece(out, piece, done.spool.live_flags(piece), sent_relations)
             yield from self._full_buffers()
-        for payload in self._session_relations.came_out(done, sent_relations):
+        for payload in self._session_relations.emitted(done, sent_relations):
             out.append(payload, lsn)
         out.append(outcome.commit_message, lsn)
         self._room.close(done.spool)

@@ -4,7 +4,7 @@ The server describes a table once per session, at any place.  So the description
 the assembler, even if the transaction that contained it is output late or never.
 
 Invariant: after each transaction in the output, that reader knows the valid relation message of each table,
-or the next transaction begins with it (`owed`), before a row needs it.
+or the next transaction begins with it (`pending`), before a row needs it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class SessionRelations:
         self.arrival = 0
         self._relations: dict[int, tuple[int, bytes]] = {}
         self._types: dict[int, bytes] = {}
-        self._owed: dict[int, bytes] = {}
+        self._pending: dict[int, bytes] = {}
 
-    def describe(self, payload: bytes, message: Message, *, owed: bool) -> None:
+    def describe(self, payload: bytes, message: Message, *, pending: bool) -> None:
         """Make a relation or type message valid for the session.
 
         Args:
-            owed: it came in a transaction that waits, so the next transaction must begin with it.
+            pending: it came in a transaction that waits, so the next transaction must begin with it.
         """
         self.arrival += 1
         if isinstance(message, TypeMessage):
@@ -44,20 +44,20 @@ class SessionRelations:
             number = message.relation.relation_id
             self._relations[number] = (self.arrival, payload)
             self.widths.set(number, len(message.relation.columns))
-            if owed:
-                self._owed[number] = payload
+            if pending:
+                self._pending[number] = payload
 
     @property
-    def owes(self) -> bool:
-        return bool(self._owed)
+    def has_pending(self) -> bool:
+        return bool(self._pending)
 
-    def pay(self) -> list[bytes]:
+    def take_pending(self) -> list[bytes]:
         """The messages with which the next transaction must begin."""
-        due = [*self._types.values(), *self._owed.values()] if self._owed else []
-        self._owed.clear()
+        due = [*self._types.values(), *self._pending.values()] if self._pending else []
+        self._pending.clear()
         return due
 
-    def in_force(self) -> dict[int, bytes]:
+    def valid(self) -> dict[int, bytes]:
         """The valid relation messages, by table."""
         return {number: payload for number, (_, payload) in self._relations.items()}
 
@@ -65,18 +65,18 @@ class SessionRelations:
         """Types and relations that a transaction needs and that came before the transaction."""
         return done.needs(self._types.values())
 
-    def came_out(self, transaction: Collected, sent_relations: dict[int, bytes]) -> Iterator[bytes]:
+    def emitted(self, transaction: Collected, sent_relations: dict[int, bytes]) -> Iterator[bytes]:
         """Make the descriptions of a transaction valid that was output with these relation messages.
 
         Yields the valid relation messages that differ from those of the transaction, to be output again.
         """
         latest = {each.relation_id: each for each in transaction.described}
         for number, payload in sent_relations.items():
-            self._owed.pop(number, None)
-            arrived, in_force = self._relations.get(number, (0, b""))
+            self._pending.pop(number, None)
+            arrived, valid = self._relations.get(number, (0, b""))
             own = latest.get(number)
             if own is not None and own.arrival > arrived:
                 self._relations[number] = (own.arrival, payload)
                 self.widths.set(number, own.width)
-            elif in_force not in {b"", payload}:
-                yield in_force
+            elif valid not in {b"", payload}:
+                yield valid

@@ -66,11 +66,11 @@ class ControlMessages:
                 self._chunk.catalog.note(message.type_oid, message.schema, message.name)
         elif isinstance(message, Truncate):
             for relation_id in message.relation_ids:
-                self.truncates.append((at, seq, txn, self.relation_in_force(relation_id, at)))
+                self.truncates.append((at, seq, txn, self.relation_at(relation_id, at)))
         elif isinstance(message, LogicalMessage):
             self.logical.append((seq, txn, message))
 
-    def relation_in_force(self, relation_id: int, at: int) -> Relation:
+    def relation_at(self, relation_id: int, at: int) -> Relation:
         """Return the version of a relation that is valid at a message.
 
         Raises:

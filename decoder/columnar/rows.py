@@ -28,7 +28,7 @@ from slotlake.decoder.protocol.relations import Relation, RelationVersion
 from slotlake.decoder.types.binary.containers import AS_TEXT
 from slotlake.decoder.types.catalog import TypeCatalog
 from slotlake.decoder.types.parsing import Parsed
-from slotlake.decoder.types.row_kernels import LIES
+from slotlake.decoder.types.row_kernels import SPAN
 from slotlake.decoder.types.table import way_of
 from slotlake.decoder.types.text_error import TextError
 
@@ -148,12 +148,12 @@ class _Group:
             self.versions[0].type_numbers, return_index=True, return_counts=True
         )  # fmt: skip
         columns = self.versions[0].columns
-        lying = sum(
+        span_total = sum(
             number
             for i, number in zip(where.tolist(), counts.tolist(), strict=True)
-            if way_of(columns[i].type) == LIES
+            if way_of(columns[i].type) == SPAN
         )
-        return max(1, int(self.count * max(lying / self.width, _READ_SHARE)))
+        return max(1, int(self.count * max(span_total / self.width, _READ_SHARE)))
 
     def having(self, values: Flags) -> Flags:
         """For each version, true if one of its rows is flagged."""

@@ -21,7 +21,7 @@ from slotlake.decoder.protocol.relations import Relation
 from slotlake.decoder.types.catalog import TypeCatalog
 from slotlake.decoder.types.column_type import ColumnType
 from slotlake.decoder.types.parsing import Parsed, plain
-from slotlake.decoder.types.row_kernels import LIES, PASSED, WIDTHS, read_rows
+from slotlake.decoder.types.row_kernels import PASSED, SPAN, WIDTHS, read_rows
 from slotlake.decoder.types.slices import UNCHANGED, Slices
 from slotlake.decoder.types.table import parse_binary_slices, parse_mixed_slices, parse_slices, way_of
 
@@ -122,7 +122,7 @@ class ValueSpans:
     def _read(self) -> Iterator[_Pass]:
         """For each run the pass that has its values: runs with unusual values are read again."""
         texts = self._tuples.catalog is not None
-        ways = [LIES if texts else way_of(run.kind) for run in self.runs]
+        ways = [SPAN if texts else way_of(run.kind) for run in self.runs]
         # A block of later columns continues at the end of the block before it, also if it is read again.
         ends = self._blocks[0].first, self._blocks[-1].behind
         later = any(each.begin > 0 for each in self._blocks)
@@ -132,16 +132,16 @@ class ValueSpans:
         if any(odd):
             if cursor is not None:
                 self._tuples.cursor[slice(*ends)] = cursor
-            again = self._pass([LIES if each else PASSED for each in odd])
+            again = self._pass([SPAN if each else PASSED for each in odd])
         return (again if each else first for each in odd)
 
     def _pass(self, ways: Sequence[int]) -> _Pass:
         to, flag_start = np.zeros(len(self.block), np.int64), np.zeros(len(self.block), np.int64)
-        place, flag_starts, room, lying, flag_count = [], [], 0, 0, 0
+        place, flag_starts, room, span_total, flag_count = [], [], 0, 0, 0
         for run, way in zip(self.runs, ways, strict=True):
             width, count = WIDTHS[way & 0xFF], run.behind - run.begin
             offsets = self.begin[run.first : run.end] - run.begin
-            place.append(room if width else lying)
+            place.append(room if width else span_total)
             flag_starts.append(flag_count)
             if width:
                 to[run.first : run.end], flag_start[run.first : run.end] = (
@@ -150,19 +150,19 @@ class ValueSpans:
                 )
                 room += -(-count * width // _ALIGNED) * _ALIGNED
                 flag_count += count
-            elif way == LIES:
-                to[run.first : run.end] = lying + offsets
-                lying += count
+            elif way == SPAN:
+                to[run.first : run.end] = span_total + offsets
+                span_total += count
         values, valid = np.empty(room // 8, np.int64), np.ones(flag_count, np.uint8)
-        start, length = np.empty(lying, np.int64), np.empty(lying, np.int32)
-        binary = np.zeros(lying if self._tuples.catalog is not None else 0, np.uint8)
+        start, length = np.empty(span_total, np.int64), np.empty(span_total, np.int32)
+        binary = np.zeros(span_total if self._tuples.catalog is not None else 0, np.uint8)
         by_segment = np.repeat(np.array(ways, np.int64), [run.end - run.first for run in self.runs])
-        notes, lying_counts = np.zeros(len(to), np.int64), np.zeros(2, np.int64)
+        notes, span_counts = np.zeros(len(to), np.int64), np.zeros(2, np.int64)
         out = (values.view(np.int32), values.view(np.uint64), values.view(np.uint8), valid)
-        self._walk((by_segment, to, flag_start), (*out, start, length, binary, notes, lying_counts))
+        self._walk((by_segment, to, flag_start), (*out, start, length, binary, notes, span_counts))
         return _Pass(
             ways, place, flag_starts, out[2], valid, start, length, binary, notes[self._order] > 0,
-            bool(lying_counts[0]), bool(lying_counts[1]),
+            bool(span_counts[0]), bool(span_counts[1]),
         )  # fmt: skip
 
     def _walk(self, segments: tuple[Ints, ...], out: tuple[npt.NDArray[Any], ...]) -> None:
@@ -185,7 +185,7 @@ class ValueSpans:
         """For each value of run ``i``, true if it exists."""
         run, row_pass = self.runs[i], self._passes[i]
         count = run.behind - run.begin
-        if row_pass.ways[i] == LIES:
+        if row_pass.ways[i] == SPAN:
             return row_pass.length[row_pass.place[i] : row_pass.place[i] + count] >= 0
         flags: Flags = row_pass.valid[row_pass.flag_start[i] : row_pass.flag_start[i] + count].view(np.bool_)
         return flags
@@ -193,7 +193,7 @@ class ValueSpans:
     def unchanged(self, i: int) -> Flags | None:
         """For each value of run ``i``, true if the server left it out as unchanged; None if there is none."""
         run, row_pass = self.runs[i], self._passes[i]
-        if not row_pass.unchanged or row_pass.ways[i] != LIES:
+        if not row_pass.unchanged or row_pass.ways[i] != SPAN:
             return None
         flags: Flags = (
             row_pass.length[row_pass.place[i] : row_pass.place[i] + run.behind - run.begin] == UNCHANGED
@@ -204,7 +204,7 @@ class ValueSpans:
         """The values of run ``i``; raises TextError."""
         run, row_pass = self.runs[i], self._passes[i]
         count = run.behind - run.begin
-        if row_pass.ways[i] == LIES:
+        if row_pass.ways[i] == SPAN:
             return self.part(i, 0, count)
         width, place, flag_start = WIDTHS[row_pass.ways[i] & 0xFF], row_pass.place[i], row_pass.flag_start[i]
         values, valid = (

@@ -31,8 +31,8 @@ from slotlake.decoder.types.moment_kernels import DATE, moment_at
 from slotlake.decoder.types.slices import MISSING, NULL, UNCHANGED
 from slotlake.decoder.types.text_kernels import OK, TENS, decimal_at, int_at
 
-# Ways, in the lowest byte: PASSED stores nothing, LIES stores the span, the others store the value itself.
-PASSED, LIES, INT4, INT8, FLAG, DECIMAL, DAY, MOMENT = range(8)
+# Ways, in the lowest byte: PASSED stores nothing, SPAN stores the span, the others store the value itself.
+PASSED, SPAN, INT4, INT8, FLAG, DECIMAL, DAY, MOMENT = range(8)
 WIDTHS = (0, 0, 4, 8, 1, 16, 4, 8)
 _INT4_MAX, _INT8_MAX = 2**31 - 1, 2**63 - 1
 
@@ -109,16 +109,16 @@ def _read_short(  # noqa: PLR0913, PLR0917
 @inlined
 def _keep_none(  # noqa: PLR0913, PLR0917
     kind: int, segment: int, way: int, row: int, at: int, ways: Ints, flag_start: Ints, valid: Bytes,
-    start: Ints, length: Lengths, notes: Ints, lying_counts: Ints,
+    start: Ints, length: Lengths, notes: Ints, span_counts: Ints,
 ) -> None:  # fmt: skip
     """Store that there is no value: kind n NULL, u unchanged, 0 no tuple."""
-    if way > LIES:
+    if way > SPAN:
         valid[flag_start[segment] + row] = 0
         if kind == 117:
             ways[segment], notes[segment] = PASSED, 1
-    elif way == LIES:
+    elif way == SPAN:
         start[at], length[at] = 0, NULL if kind == 110 else UNCHANGED if kind == 117 else MISSING
-        lying_counts[1] += kind == 117
+        span_counts[1] += kind == 117
 
 
 @inlined
@@ -126,7 +126,7 @@ def _rows(  # noqa: PLR0913, PLR0917
     data: Bytes, size: int, tuples: Ints, cursor: Ints, place: Ints, placed: bool, begin: int, behind: int,
     width: int, first: int, end: int, ways: Ints, to: Ints, flag_start: Ints, ints: Lengths, longs: Unsigned,
     flags: Bytes, valid: Bytes, start: Ints, length: Lengths, kinds: bool, binary: Bytes, notes: Ints,
-    lying_counts: Ints, last_days: Unsigned, tens: Ints,
+    span_counts: Ints, last_days: Unsigned, tens: Ints,
 ) -> int:  # fmt: skip
     """`read_rows` for one block: rows ``begin`` to ``behind``, segments ``first`` to ``end``."""
     for i in range(begin, behind):
@@ -141,16 +141,16 @@ def _rows(  # noqa: PLR0913, PLR0917
             if kind != 116 and kind != 98:  # noqa: PLR1714
                 p += p >= 0
                 _keep_none(
-                    kind, segment, way, row, at, ways, flag_start, valid, start, length, notes, lying_counts
+                    kind, segment, way, row, at, ways, flag_start, valid, start, length, notes, span_counts
                 )  # fmt: skip
                 continue
             value, long = p + 5, read_uint32(data, p + 1)
             p = value + long
-            if way == LIES:
+            if way == SPAN:
                 start[at], length[at] = value, long
                 if kinds:
                     binary[at] = kind == 98
-                    lying_counts[0] += kind == 98
+                    span_counts[0] += kind == 98
             elif way != PASSED and not (
                 _read_short(data, size, value, long, way, at, ints, longs, tens)
                 or _read(data, size, value, p, way, at, ints, longs, flags, last_days, 4 * segment, tens)
@@ -164,7 +164,7 @@ def _rows(  # noqa: PLR0913, PLR0917
 def read_rows(  # noqa: PLR0913, PLR0917 - arrays, as compiled code takes them
     data: Bytes, tuples: Ints, cursor: Ints, place: Ints, rows: Ints, segments: Ints, widths: Ints,
     ways: Ints, to: Ints, flag_start: Ints, ints: Lengths, longs: Unsigned, flags: Bytes, valid: Bytes,
-    start: Ints, length: Lengths, binary: Bytes, notes: Ints, lying_counts: Ints,
+    start: Ints, length: Lengths, binary: Bytes, notes: Ints, span_counts: Ints,
 ) -> int:  # fmt: skip
     """Read the next values of every row.
 
@@ -185,7 +185,7 @@ def read_rows(  # noqa: PLR0913, PLR0917 - arrays, as compiled code takes them
         start, length: filled in with the spans.
         binary: uint8, as long as ``start``, set if a value is binary; of length 0 if none can be.
         notes: int64[segments], set to 1 for an odd segment.
-        lying_counts: int64[2], how many values with spans are binary and how many unchanged; added to.
+        span_counts: int64[2], how many values with spans are binary and how many unchanged; added to.
 
     Returns:
         The first row with another number of values than its block, or -1.
@@ -195,10 +195,10 @@ def read_rows(  # noqa: PLR0913, PLR0917 - arrays, as compiled code takes them
     data, tuples, cursor, rows, segments = bare(data), bare(tuples), bare(cursor), bare(rows), bare(segments)
     widths, ways, to, flag_start, ints = bare(widths), bare(ways), bare(to), bare(flag_start), bare(ints)
     longs, flags, valid, start, length = bare(longs), bare(flags), bare(valid), bare(start), bare(length)
-    binary, notes, lying_counts, last_days, tens = (
+    binary, notes, span_counts, last_days, tens = (
         bare(binary),
         bare(notes),
-        bare(lying_counts),
+        bare(span_counts),
         bare(days),
         bare(TENS),
     )
@@ -207,7 +207,7 @@ def read_rows(  # noqa: PLR0913, PLR0917 - arrays, as compiled code takes them
         odd = _rows(
             data, size, tuples, cursor, place, placed, rows[2 * k], rows[2 * k + 1], widths[k], segments[k],
             segments[k + 1], ways, to, flag_start, ints, longs, flags, valid, start, length, kinds, binary,
-            notes, lying_counts, last_days, tens,
+            notes, span_counts, last_days, tens,
         )  # fmt: skip
         if odd >= 0:
             break

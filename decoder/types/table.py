@@ -31,7 +31,7 @@ from slotlake.decoder.types.catalog import TypeCatalog
 from slotlake.decoder.types.column_type import ColumnType
 from slotlake.decoder.types.moment_kernels import DATE, TIMESTAMP, TIMESTAMPTZ
 from slotlake.decoder.types.names import BUILTIN_NAMES, FIRST_NORMAL_OID
-from slotlake.decoder.types.row_kernels import FLAG, INT4, INT8, LIES, decimal_way, moment_way
+from slotlake.decoder.types.row_kernels import FLAG, INT4, INT8, SPAN, decimal_way, moment_way
 from slotlake.decoder.types.slices import Slices, slices_of
 from slotlake.decoder.types.text_error import TextError
 
@@ -46,7 +46,7 @@ _Parser = Callable[[Slices, pa.DataType], types_parse.Parsed]
 class _Row:
     """``read`` is the reader of binary values; None: each is converted into its text.
 
-    ``way``: how `row_kernels` reads a plain text; LIES: only ``parse`` reads it.
+    ``way``: how `row_kernels` reads a plain text; SPAN: only ``parse`` reads it.
     """
 
     arrow: pa.DataType
@@ -55,7 +55,7 @@ class _Row:
     parse: _Parser
     print: Callable[[pa.Array], pa.Array]
     read: _Parser | None
-    way: int = LIES
+    way: int = SPAN
 
 
 _MOMENT = (types_parse.parse_moment, types_print.print_moment, binary_columns.read_moment)

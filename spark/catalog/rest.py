@@ -254,7 +254,7 @@ class RestPointers(Catalog):
             [table_creation(move, uuids[id(move)], content=False) for move in new_tables],
             [(others | content)[id(move)] for move in moves],
         )
-        self._drop_hidden(new_tables)
+        self.drop([move.name for move in new_tables])
 
     def make(self, whole: list[Change], empty: list[Change], content: list[Change]) -> None:
         """Make new tables by one request; where the server makes none so, empty and marked ones come first.
@@ -282,9 +282,6 @@ class RestPointers(Catalog):
         """Drop a table that a crashed attempt of the same pipeline has made, empty and marked."""
         owner = move.metadata.get("properties", {}).get(PIPELINE_PROPERTY, "")
         self.discard(move.rename or move.name, owner)
-
-    def _drop_hidden(self, new_tables: Sequence[Move]) -> None:
-        self.drop([move.name for move in new_tables])
 
     def _commit(self, changes: list[Change]) -> None:
         require_lock(self.lake)

@@ -139,13 +139,9 @@ def _matches(reading: Reading, location: str, key: Sequence[KeyColumn]) -> tuple
 
 def _require_little(live: Live, files: Sequence[str], key: Sequence[KeyColumn]) -> None:
     rows = sum(int(live.data[each].file.record_count) for each in files)
-    size = sum(_bytes_of(live.data[each], key) for each in files)
+    size = sum(sum(_column_bytes(live.data[each], column) for column in key) for each in files)
     if rows > ROWS_MAX or size > KEY_BYTES_MAX:
         raise UnsuitableError(f"keys of {rows:,} rows ({size:,} bytes) would have to be read")
-
-
-def _bytes_of(file: LiveFile, key: Sequence[KeyColumn]) -> int:
-    return sum(_column_bytes(file, column) for column in key)
 
 
 def _column_bytes(file: LiveFile, column: KeyColumn) -> int:

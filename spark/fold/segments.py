@@ -37,7 +37,7 @@ def segments(changes: Sequence[Part]) -> list[Segment]:
     """Cut a table's changes where they begin to name their row by something else."""
     if not changes:
         return []
-    changes = _as_in_force(changes)
+    changes = _by_last_change(changes)
     rows_total = sum(rows.num_rows for _, rows in changes)
     truncated_at = max(last_truncate(rows) for _, rows in changes)
     parts = [(relation, between(rows, truncated_at + 1, None)) for relation, rows in changes]
@@ -58,7 +58,7 @@ def segments_with_truncates(changes: Sequence[Part]) -> list[tuple[Part, ...]]:
     """Cut a table's changes likewise, with all TRUNCATEs left among them."""
     if not changes:
         return []
-    changes = _as_in_force(changes)
+    changes = _by_last_change(changes)
     starts = _segment_starts(changes, [frozenset(naming(relation)) for relation, _ in changes])
     if len(starts) == 1:
         return [tuple(changes)]
@@ -73,8 +73,8 @@ def _seq(rows: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.asarray(rows.column("seq").to_numpy())
 
 
-def _as_in_force(changes: Sequence[Part]) -> list[Part]:
-    """By when a version was last in force; one without rows, as a filter leaves it, follows those before."""
+def _by_last_change(changes: Sequence[Part]) -> list[Part]:
+    """Versions by their last change; one without rows, as a filter leaves it, follows those before."""
     last: list[int] = []
     for _, rows in changes:
         last.append(int(_seq(rows)[-1]) if rows.num_rows else max(last, default=-1))

@@ -225,7 +225,7 @@ class _PlanCheck:
         of_iceberg = place in (["system"], [self.readable.catalog, "system"])
         if name.lower() in (FUNCTIONS if not place else ICEBERG_FUNCTIONS if of_iceberg else ()):
             return
-        if not place and _argument_count(value) <= WITHOUT_OPTIONS.get(name.lower(), -1):
+        if not place and int(value.productElement(1).size()) <= WITHOUT_OPTIONS.get(name.lower(), -1):
             return
         raise LakeError(
             f"the function {'.'.join(parts)} cannot be called here",
@@ -258,10 +258,6 @@ def _function_name(node: str, value: Any) -> tuple[str, ...]:
         return _texts(named)
     place = (part.get() for part in (named.catalog(), named.database()) if part.isDefined())
     return (*place, named.funcName())
-
-
-def _argument_count(function: Any) -> int:
-    return int(function.productElement(1).size())
 
 
 def _refused_node(sql: str, what: str) -> LakeError:

@@ -93,14 +93,11 @@ def bits(data: bytes) -> str:
     number, spare = int.from_bytes(data[4:], "big"), -count % 8
     if number & ((1 << spare) - 1):
         raise TextError("a binary bit string with bits after its end")
-    return _ones_and_zeros(data[4:])[:count]
+    # The text of one large number would take quadratic time.
+    return "".join(map(_EIGHT.__getitem__, data[4:]))[:count]
 
 
 _EIGHT = [f"{byte:08b}" for byte in range(256)]
-
-
-def _ones_and_zeros(data: bytes) -> str:
-    return "".join(map(_EIGHT.__getitem__, data))  # the text of one large number would take quadratic time
 
 
 def tid(data: bytes) -> str:
