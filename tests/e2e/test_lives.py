@@ -11,8 +11,7 @@ from slotlake import Pipeline
 from slotlake.decoder.errors import LakeError
 from slotlake.infra.health.look import look
 from slotlake.spark.catalog.base import load_one
-from slotlake.spark.catalog.open import open_catalog
-from slotlake.spark.catalog.pointers import read_listing
+from slotlake.spark.catalog.open import open_catalog, read_listing
 from slotlake.spark.publish.aside import Aside
 from slotlake.spark.publish.aside_write import forget, write
 from slotlake.spark.publish.commits import commits_name
