@@ -5,13 +5,15 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from tests.conftest import Database
 from tests.roads import histories, judge
 from tests.roads.kinds import ALL, SHIFTING, USUAL
 from tests.roads.road import Road
 from tests.roads.travel import Services, Traveller
+
+_UPDATED_OR_NEW: Final = {(True, True), (False, True)}
 
 
 @dataclass
@@ -53,6 +55,8 @@ class Journey:
 
         Not compared between modes: a marked row is still there, and comes back with the number that it loses
         elsewhere; a table with a history is copied again for the default of an added column (docs/modes.md).
+        In slices a row may be deleted in one and inserted again in the next: it has a new number there, and
+        is an updated row where the batch is one slice.
         """
         first: dict[tuple[str, int, str], tuple[Traveller, dict[Any, Any]]] = {}
         for each in self.travellers:
@@ -62,7 +66,10 @@ class Journey:
                 own = each.road.mode == "marked" or table == SHIFTING.name
                 group = (table, step, each.road.mode if own else "")
                 other, expected = first.setdefault(group, (each, rows))
+                may_be_new = each.road.slices != other.road.slices
                 for key in rows.keys() & expected.keys():
+                    if may_be_new and {rows[key], expected[key]} == _UPDATED_OR_NEW:
+                        continue
                     if rows[key] != expected[key]:
                         what = f"after sync {step} the row {key} (kept its number, changed)"
                         there = f"{expected[key]} on {other.road}"
