@@ -111,7 +111,7 @@ def reconcile(
         snapshot: an exported snapshot that shows exactly the transactions before ``lsn``.
         tables: what is published: columns, key, row filter.
         read_point: the lake at ``lsn``.
-        progress: told (step, tables done, tables in all).
+        progress: called with (step, tables done, tables in all).
         differences_max: differing rows listed per table; the totals are exact whatever it is.
         manner: what else is compared, and at which pace.
 

@@ -12,43 +12,29 @@ to a few chunks for each part that is being read; a part that failed leaves no f
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 import pyarrow as pa
 
-from slotlake.decoder.catalog.publications import SourceTable
-from slotlake.decoder.catalog.vanished import require_named, vanished, vanished_error
+from slotlake.decoder.catalog.vanished import require_named, vanished
 from slotlake.decoder.copy.files import ROWS_PER_FILE, CopiedFile, CopyPlace, PartFiles, unwritable
-from slotlake.decoder.copy.parts import part_query, plan_parts, whole_part
 from slotlake.decoder.copy.reading import CopyJob, Reading, Report, StoppedError, take_snapshot
 from slotlake.decoder.errors import SourceError, concerning
 from slotlake.decoder.failpoints import reach
-from slotlake.decoder.server.source import as_stored, connect, source_errors, source_session
+from slotlake.decoder.server.source import as_stored, connect, source_errors
 from slotlake.decoder.server.waiting import WatchedConnection
 
-__all__ = ["CopiedFile", "CopyCrew", "CopyJob", "CopyPlace", "CopyProgress", "copy_query", "copy_table"]
+__all__ = ["CopiedFile", "CopyCrew", "CopyJob", "CopyPlace"]
 
 WORKERS = 2
 CHUNK_BYTES = 16 << 20
 _CHUNKS_BYTES = 32 << 20  # for all parts that are read at once
 _CHUNK_BYTES_MIN = 4 << 20
-
-
-@dataclass(frozen=True)
-class CopyProgress:
-    """How far a copy has come."""
-
-    table: str
-    rows: int
-    received_bytes: int
-    seconds: float
 
 
 Done = Callable[[CopyJob, list[CopiedFile]], None]
@@ -69,75 +55,6 @@ def _always(job: CopyJob) -> bool:
 
 def _stops_all(job: CopyJob, error: BaseException) -> bool:
     return False
-
-
-def copy_table(
-    dsn: str,
-    snapshot: str,
-    table: SourceTable,
-    place: CopyPlace,
-    *,
-    rows_per_file: int = ROWS_PER_FILE,
-    workers: int = WORKERS,
-    progress: Callable[[CopyProgress], None] | None = None,
-) -> list[CopiedFile]:
-    """Copy the published rows and columns of a table, as the snapshot sees them.
-
-    Args:
-        snapshot: name of an exported snapshot that is still open (`slots.ExportedSnapshot`).
-        rows_per_file: a file ends at the first chunk after this many rows.
-
-    Returns:
-        The files, in order; none if there are no rows. After an error no file is left.
-
-    Raises:
-        SourceError: the server refuses: privileges, row-level security, a snapshot that does not exist.
-        VanishedError: the table was dropped.
-        ChangeLogError: the files cannot be written.
-    """
-    with source_session(dsn, f"looking at {table.quoted}") as connection:
-        parts = plan_parts(connection, [table])[table]
-    jobs = [CopyJob(table, place, part, f"copy-{part.number:05d}") for part in parts]
-    finished: dict[CopyJob, list[CopiedFile]] = {}
-    try:
-        with CopyCrew(
-            dsn,
-            snapshot,
-            jobs,
-            workers=workers,
-            rows_per_file=rows_per_file,
-            done=finished.__setitem__,
-            report=_Sum(table, progress).add if progress is not None else _nothing,
-        ) as crew:
-            crew.wait(jobs)
-            if crew.dropped_tables:
-                raise vanished_error(table.quoted)
-    except BaseException:
-        for file in (file for files in finished.values() for file in files):
-            file.path.unlink(missing_ok=True)
-        raise
-    return [file for job in jobs for file in finished[job]]
-
-
-def copy_query(table: SourceTable) -> str:
-    """The COPY command for a whole table."""
-    return part_query(table, whole_part(table))
-
-
-class _Sum:
-    """Adds the progress of a table's parts."""
-
-    def __init__(self, table: SourceTable, progress: Callable[[CopyProgress], None]) -> None:
-        self._table, self._progress = table, progress
-        self._lock = threading.Lock()
-        self._rows = self._bytes = 0
-        self._begun = time.monotonic()
-
-    def add(self, job: CopyJob, rows: int, received: int) -> None:
-        with self._lock:
-            self._rows, self._bytes = self._rows + rows, self._bytes + received
-            seconds = time.monotonic() - self._begun
-            self._progress(CopyProgress(self._table.quoted, self._rows, self._bytes, seconds))
 
 
 class CopyCrew:
@@ -207,7 +124,7 @@ class CopyCrew:
             meanwhile: called about once a second.
 
         Raises:
-            SourceError, ChangeLogError: as `copy_table`; also for a part that is not among ``jobs``.
+            SourceError, ChangeLogError: as `Reading.run`; also for a part that is not among ``jobs``.
         """
         for job in jobs:
             while meanwhile is not None and not wait_for([self._futures[job]], _LOOK_SECONDS).done:

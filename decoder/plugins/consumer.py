@@ -34,9 +34,8 @@ before anything is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from slotlake.decoder.errors import ConsumerError
 from slotlake.decoder.plugins.model import Change, Message, Startup, Transaction, Truncate
@@ -185,9 +184,3 @@ def _require(consumer: object, has: frozenset[str], required: tuple[str, ...], w
             where=f"consumer {type(consumer).__name__}",
             way_out="implement it, or leave out the whole family; docs/plugins.md lists all callbacks",
         )
-
-
-def callback_of(consumer: object, name: str) -> Callable[..., Any] | None:
-    """The consumer's callback of that name, None if it has none."""
-    callback = getattr(consumer, name, None)
-    return callback if callable(callback) else None

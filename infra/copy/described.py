@@ -173,48 +173,6 @@ class Looks:
         self._last = time.monotonic()
 
 
-def schemas_at(
-    pipeline: OpenPipeline, snapshot: ExportedSnapshot, tables: Sequence[SourceTable]
-) -> tuple[Mapping[SourceTable, TableSchema], Mapping[int, TableFingerprint]]:
-    """Describe source tables that are to be copied, as the snapshot shows them.
-
-    Args:
-        pipeline: the pipeline, with its source.
-        snapshot: the snapshot under which they are copied.
-
-    Returns:
-        Source table → the lake table that it becomes; and OID → what the catalog says of it there.
-
-    Raises:
-        SourceError: the role may not read one of them whole, or one has no column.
-        ChangedMeanwhileError: one is published otherwise by now than ``tables`` say.
-    """
-    described = Described.at(pipeline, snapshot, tables)
-    for error in described.errors.values():
-        raise error
-    return described.schemas, described.fingerprints
-
-
-def require_as_copied(
-    pipeline: OpenPipeline,
-    schemas: Mapping[SourceTable, TableSchema],
-    fingerprints: Mapping[int, TableFingerprint],
-) -> None:
-    """Check that tables and their partitions are still what `schemas_at` described.
-
-    Args:
-        pipeline: the pipeline, with its source.
-        schemas: the tables, as `schemas_at` describes them.
-        fingerprints: OID → what the catalog said then.
-
-    Raises:
-        ChangedMeanwhileError: a table or a partition was altered, rewritten, attached or detached.
-        VanishedError: a table was dropped.
-    """
-    for error in Described(pipeline, schemas, fingerprints, {})._changes(schemas).values():  # noqa: SLF001
-        raise error
-
-
 def _otherwise_published(source: SourceSettings, tables: Sequence[SourceTable]) -> list[SourceTable]:
     """The tables that are not published any more as these say, which were read before the snapshot was made.
 

@@ -29,7 +29,7 @@ from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.archive.state import identity
 from slotlake.infra.config.private_files import privately
 from slotlake.infra.copy.claims import FORMAT, CopyPlan, RangeClaims, read_plan
-from slotlake.infra.copy.described import schemas_at
+from slotlake.infra.copy.described import Described
 from slotlake.infra.copy.forward import fingerprint, publication_state
 from slotlake.infra.copy.ranges import DoneRanges
 from slotlake.infra.copy.record import CopyRecord, TableWork, range_note
@@ -212,7 +212,10 @@ class _Helping:
         recorded = record.planned
         tables = [table for table in published_tables(pipeline) if table.relation_id in recorded]
         snapshot = ExportedSnapshot(claims.connection, "", plan.lsn, plan.snapshot)
-        schemas, _ = schemas_at(pipeline, snapshot, tables)
+        described = Described.at(pipeline, snapshot, tables)
+        schemas = described.schemas
+        for table, error in described.errors.items():
+            self.leave_out(table.quoted, error.what)
         publications, _ = publication_state(pipeline.source, plan.snapshot)
         names = {table: schema.lake_name(lake.namespace) for table, schema in schemas.items()}
         works = []

@@ -11,12 +11,13 @@ import pytest
 from slotlake.decoder.catalog.publications import SourceTable, source_tables
 from slotlake.decoder.catalog.vanished import VanishedError, vanished
 from slotlake.decoder.copy.parts import plan_parts
-from slotlake.decoder.copy.table import CopyCrew, CopyJob, copy_table
+from slotlake.decoder.copy.table import CopyCrew, CopyJob
 from slotlake.decoder.errors import ChangedMeanwhileError
 from slotlake.decoder.server.source import connect
 from slotlake.expectations.shapes import Compared
 from slotlake.expectations.source_side import reading, snapshot_session
 from tests.conftest import Database
+from tests.decoder.copied import copy_table
 
 AFTER = {
     "dropped": "DROP TABLE brief",

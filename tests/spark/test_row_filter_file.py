@@ -10,7 +10,6 @@ import pytest
 from pydantic import ValidationError
 
 from slotlake.decoder.catalog.publications import SourceTable, source_tables
-from slotlake.decoder.copy.table import copy_query
 from slotlake.decoder.errors import PipelineFileError
 from slotlake.decoder.server.source import connect
 from slotlake.infra.config.pipeline_file import PipelineFile
@@ -26,6 +25,7 @@ from slotlake.infra.selection.tables import (
 from slotlake.infra.status.table_states import selection_report
 from slotlake.spark.row_filter.selection import Selection
 from tests.conftest import Database
+from tests.decoder.copied import copy_query
 
 SETUP = """
 CREATE TABLE by_key (k int PRIMARY KEY, a text, n numeric);

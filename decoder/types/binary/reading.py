@@ -10,7 +10,7 @@ import struct
 
 from slotlake.decoder.types.text_error import TextError
 
-_U8, _I16, _U16, _I32, _U32 = (struct.Struct(">" + code) for code in "BhHiI")
+_U8, _U16, _I32, _U32 = (struct.Struct(">" + code) for code in "BHiI")
 _I64, _U64 = struct.Struct(">q"), struct.Struct(">Q")
 
 
@@ -34,10 +34,6 @@ class Reading:
     def u8(self) -> int:
         """One byte."""
         return self._number(_U8)
-
-    def i16(self) -> int:
-        """Two bytes, signed."""
-        return self._number(_I16)
 
     def u16(self) -> int:
         """Two bytes."""

@@ -13,7 +13,6 @@ import psycopg
 import pytest
 
 from slotlake.decoder.catalog.publications import source_tables
-from slotlake.decoder.copy import table as copying
 from slotlake.decoder.errors import SlotBusyError, SlotError, SourceError, SourceUnavailableError
 from slotlake.decoder.server.source import SourceSettings, connect, connect_replication
 from slotlake.decoder.slots.slot import create_slot
@@ -23,6 +22,7 @@ from slotlake.infra.local import postgres
 from slotlake.infra.local.postgres import temporary_postgres
 from slotlake.infra.local.postgres_binaries import Binaries, server_user
 from tests.conftest import Database, fresh_database
+from tests.decoder.copied import copy_table
 
 pytestmark = pytest.mark.server
 # The embedded servers are built without translations; a system's own PostgreSQL often has them.
@@ -147,4 +147,4 @@ def test_rows_that_are_hidden(german: Database, tmp_path: Path) -> None:
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         (snapshot,) = connection.execute("SELECT pg_export_snapshot()").fetchone() or ("",)
         with pytest.raises(SourceError, match="row-level security hides rows"):
-            copying.copy_table(dsn, snapshot, table, place)
+            copy_table(dsn, snapshot, table, place)
