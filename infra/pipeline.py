@@ -53,7 +53,7 @@ class Pipeline(PipelineTables):
         from slotlake.infra.selection import known_tables
 
         with self.exclusively(wait_seconds, step="init"):
-            begin_again(self)
+            begin_again(self.file.state_dir)
             report = initialise(self, progress)
             if not report.already:
                 note_copies(self.file.state_dir, [table.table for table in report.tables])
@@ -334,7 +334,7 @@ class Pipeline(PipelineTables):
 
         with self.exclusively(step="recover"):
             if carry_out and approved is None:
-                begin_again(self)
+                begin_again(self.file.state_dir)
             return recover(self, carry_out=carry_out, approved=approved, progress=progress)
 
     def verification_summary(self, report: Report) -> dict[str, Any]:

@@ -157,7 +157,7 @@ def apply_named(pipeline: OpenPipeline, name: str, *, judged: bool = False) -> A
         require_whole(pipeline, only=touched)
     applied = retry_without_troubled(pipeline, lambda: _staged(pipeline, batch))
     _note_staged(pipeline.file, pipeline.lake.namespace, batch, applied)
-    _note_gone_before(pipeline, applied)
+    _note_gone_before(pipeline.file, pipeline.lake, applied)
     conflicts = {
         table.source_table: table.conflicts.counts for table in applied.tables.values() if table.conflicts
     }
@@ -283,7 +283,7 @@ def _names(tables: Iterable[str]) -> list[LakeName]:
     return [LakeName.parse(table) for table in tables]
 
 
-def _note_gone_before(pipeline: OpenPipeline, applied: Applied) -> None:
+def _note_gone_before(file: PipelineFile, lake: LakeSettings, applied: Applied) -> None:
     """Note derived tables that the newest point has, and that were gone when the batch was applied."""
     from slotlake.spark.catalog.open import open_catalog
     from slotlake.spark.publish.commits import pins_in
@@ -291,10 +291,10 @@ def _note_gone_before(pipeline: OpenPipeline, applied: Applied) -> None:
 
     possible = _names(table + suffix for table in applied.tables for suffix in SUFFIXES.values())
     present = {name for each in applied.tables.values() for name in _names(each.derived)}
-    if absent := derived_gone.asked_for(pipeline.file, pipeline.lake.namespace, set(possible) - present):
-        with open_catalog(pipeline.lake) as catalog:
+    if absent := derived_gone.asked_for(file, lake.namespace, set(possible) - present):
+        with open_catalog(lake) as catalog:
             pins = pins_in(catalog)
-        derived_gone.note_dropped(pipeline.file, pipeline.lake.namespace, absent.keys() & pins.keys())
+        derived_gone.note_dropped(file, lake.namespace, absent.keys() & pins.keys())
 
 
 def _tables_staged(file: PipelineFile, batch: Batch) -> dict[LakeName, tuple[str, str]]:

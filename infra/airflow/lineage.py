@@ -22,6 +22,7 @@ from slotlake.decoder.errors import SlotlakeError
 if TYPE_CHECKING:
     from slotlake.infra.airflow.brought import Brought
     from slotlake.infra.pipeline import Pipeline
+    from slotlake.spark.lake import LakeSettings
     from slotlake.spark.tables.schema import TableSchema
 
 TABLES_MAX = 100  # of an event; those with the most changes
@@ -88,12 +89,12 @@ def note(pipeline: Pipeline, brought: Brought) -> None:
     if not brought.tables or not is_asked_for():
         return
     try:
-        _noted.append(_lineage(pipeline, brought))
+        _noted.append(_lineage(pipeline.lake, pipeline.source.dsn, brought))
     except SlotlakeError as error:
         _log.warning("no lineage: %s", error)
 
 
-def _lineage(pipeline: Pipeline, brought: Brought) -> Lineage:
+def _lineage(lake: LakeSettings, dsn: str, brought: Brought) -> Lineage:
     from psycopg.conninfo import conninfo_to_dict
 
     from slotlake.spark.catalog.base import load_all
@@ -101,16 +102,16 @@ def _lineage(pipeline: Pipeline, brought: Brought) -> Lineage:
     from slotlake.spark.names import lake_table, parse_postgres_name
     from slotlake.spark.tables.schema import schema_of
 
-    source = conninfo_to_dict(pipeline.source.dsn)
+    source = conninfo_to_dict(dsn)
     largest = sorted(brought.tables, key=lambda table: (-brought.tables[table], table))[:TABLES_MAX]
-    names = [lake_table(pipeline.lake.namespace, *parse_postgres_name(table)) for table in largest]
-    with open_catalog(pipeline.lake) as catalog:
+    names = [lake_table(lake.namespace, *parse_postgres_name(table)) for table in largest]
+    with open_catalog(lake) as catalog:
         loaded = load_all(catalog, names)
     schemas = {name: schema_of(table.metadata, name) for name, table in loaded.items()}
     host, port = (str(source.get(key) or usual).split(",")[0] for key, usual in _USUAL.items())
     return Lineage(
         source=f"postgres://{host}:{port}",
-        warehouse=str(pipeline.lake.warehouse),
+        warehouse=str(lake.warehouse),
         brought={key: value for key, value in brought.as_dict().items() if key != "tables"},
         tables=tuple(
             TableLineage(

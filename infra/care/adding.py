@@ -45,6 +45,7 @@ from slotlake.spark.names import parse_postgres_name, postgres_name
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
+    from slotlake.spark.lake import LakeSettings
     from slotlake.spark.read.point import ReadPoint
 
 WAIT_SECONDS = 60.0
@@ -95,7 +96,7 @@ def add(
     names = [parsed(table) for table in tables]
     with pipeline.exclusively(WAIT_SECONDS, step="add"):
         pipeline.position()  # raises a clear error if there is no lake
-        finish_removal(pipeline)
+        finish_removal(pipeline.file.state_dir, pipeline.lake)
         published_by, listed = _publish(pipeline, names, publication)
         reach("named.published")
     _bring_in(pipeline, listed, progress)
@@ -216,10 +217,10 @@ def _bring_in(pipeline: OpenPipeline, names: Sequence[Name], progress: Progressi
         before = copied
 
 
-def _latest(pipeline: OpenPipeline) -> ReadPoint:
+def _latest(lake: LakeSettings) -> ReadPoint:
     from slotlake.spark.read.point import ReadPoint
 
-    return ReadPoint.latest(pipeline.lake)
+    return ReadPoint.latest(lake)
 
 
 def _report(
@@ -228,7 +229,7 @@ def _report(
     published_by: dict[Name, str],
     listed: Collection[Name],
 ) -> AddReport:
-    point, joining = _latest(pipeline), progress_by_table(pipeline)
+    point, joining = _latest(pipeline.lake), progress_by_table(pipeline)
     added = []
     for name in dict.fromkeys([*names, *listed]):
         table = postgres_name(*name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotlake.decoder.catalog.publications import SourceTable
@@ -92,7 +93,7 @@ def changes_since(
     noted = _noted(verified, position)
     since = {name: noted[name] for table in tables if _is_noted(name := _name(table), table, noted, verified)}
     oldest = min(since.values(), default=0) if len(since) == len(tables) else 0
-    chain = _chain(pipeline, oldest, position)
+    chain = _chain(pipeline.file.changelog_dir, oldest, position)
     reached = chain[0].start_lsn if chain else position
     by_start: dict[int, list[SourceTable]] = {}
     for table in tables:
@@ -140,10 +141,10 @@ def _noted(verified: Mapping[str, Any], position: int) -> dict[str, int]:
     return noted
 
 
-def _chain(pipeline: OpenPipeline, oldest: int, position: int) -> list[Batch]:
+def _chain(changelog_dir: Path, oldest: int, position: int) -> list[Batch]:
     """The batches that follow each other up to a position, as far back as is needed and as there are."""
     by_end: dict[int, list[Any]] = {}
-    for path in batches(pipeline.file.changelog_dir):
+    for path in batches(changelog_dir):
         start, end = batch_positions(path.name) or (0, 0)
         if start < end <= position:
             by_end.setdefault(end, []).append((start, path))

@@ -104,7 +104,7 @@ class Comparison:
         """Compare the slices whose turn it is, for a limited time: the snapshot stays open meanwhile."""
         started, within = time.monotonic(), self.pipeline.file.verify.full_within
         assert within is not None
-        self.plan = plan_turns(self.pipeline, self.tables, self.point, self.verified, within)
+        self.plan = plan_turns(self.pipeline.source.dsn, self.tables, self.point, self.verified, within)
         results: dict[str, TableResult] = {}
         turns = self.plan.turns
         compared = compare_pieces(

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from psycopg import sql
@@ -29,6 +30,7 @@ from slotlake.infra.source import ddl_trigger, standing_puller
 from slotlake.infra.state_file import DROPPED, IDENTITY, MADE, MAKING, NAMED, OWNER, VERIFIED
 
 if TYPE_CHECKING:
+    from slotlake.infra.config.pipeline_file import PipelineFile
     from slotlake.infra.pipeline_open import OpenPipeline
 
 
@@ -73,7 +75,7 @@ def drop(pipeline: OpenPipeline, *, lake: bool) -> DropReport:
         pipeline.stream.end()
     work = _Progress()
     work.done += ["stopped the standing puller"] if standing_puller.stop(pipeline.file) else []
-    earlier = _drop_note(pipeline)
+    earlier = _drop_note(pipeline.file.state_dir)
     if not earlier.get("source"):
         _drop_source(pipeline, work)
     DROPPED.of(pipeline.file.state_dir).write({**earlier, "source": not work.left})
@@ -85,22 +87,22 @@ def drop(pipeline: OpenPipeline, *, lake: bool) -> DropReport:
             forget_journal(pipeline.file.state_dir)
     done = work.done or ["nothing was there to drop"]
     if "source" not in earlier:
-        done.append(_what_becomes_of_dags(pipeline))
+        done.append(_what_becomes_of_dags(pipeline.file))
     return DropReport(pipeline.name, done, work.left, work.exit_code)
 
 
-def _what_becomes_of_dags(pipeline: OpenPipeline) -> str:
-    if pipeline.file.state_bucket is None:
-        return f"its DAGs end, because of the note {pipeline.file.dropped_note}; init brings them back"
+def _what_becomes_of_dags(file: PipelineFile) -> str:
+    if file.state_bucket is None:
+        return f"its DAGs end, because of the note {file.dropped_note}; init brings them back"
     return (
-        f"the tasks of its DAGs are skipped, because of the note in {pipeline.file.state_place}: remove the "
+        f"the tasks of its DAGs are skipped, because of the note in {file.state_place}: remove the "
         "pipeline file to end the DAGs; init brings them back"
     )
 
 
-def begin_again(pipeline: OpenPipeline) -> None:
+def begin_again(state_dir: Path) -> None:
     """Remove the note of a drop, so that the pipeline has DAGs again."""
-    DROPPED.of(pipeline.file.state_dir).remove()
+    DROPPED.of(state_dir).remove()
 
 
 def _drop_source(pipeline: OpenPipeline, work: _Progress) -> None:
@@ -108,7 +110,7 @@ def _drop_source(pipeline: OpenPipeline, work: _Progress) -> None:
     at = redact(source.dsn)
     with work.or_by_hand(f"at {at}: SELECT pg_drop_replication_slot('{source.slot}')"):
         _drop_slot(pipeline, work)
-    for name in _created_objects(pipeline).get("publications", []):
+    for name in _created_objects(pipeline.file.state_dir).get("publications", []):
         statement = sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name))
         with work.or_by_hand(f"at {at}: {statement.as_string(None)}"):
             with source_session(source.dsn, "dropping the publication") as connection:
@@ -145,7 +147,7 @@ def _is_ours(pipeline: OpenPipeline) -> bool:
     """Return whether `init` noted that it made the slot; without notes, whether the lake is ours."""
     from slotlake.spark.copy.owner import is_initialised
 
-    if _created_objects(pipeline).get("slot") == pipeline.source.slot:
+    if _created_objects(pipeline.file.state_dir).get("slot") == pipeline.source.slot:
         return True
     try:
         return is_initialised(pipeline.lake, pipeline.name)
@@ -153,17 +155,17 @@ def _is_ours(pipeline: OpenPipeline) -> bool:
         return False
 
 
-def _created_objects(pipeline: OpenPipeline) -> dict[str, Any]:
+def _created_objects(state_dir: Path) -> dict[str, Any]:
     """Return the note of `init` about the objects that it created, also of an interrupted `init`."""
     for note in (MADE, MAKING):
-        if content := note.of(pipeline.file.state_dir).mapping():
+        if content := note.of(state_dir).mapping():
             return content
     return {}
 
 
-def _drop_note(pipeline: OpenPipeline) -> dict[str, Any]:
+def _drop_note(state_dir: Path) -> dict[str, Any]:
     """Return the note of an earlier `drop`: whether the source is done, and the files to remove."""
-    return DROPPED.of(pipeline.file.state_dir).mapping()
+    return DROPPED.of(state_dir).mapping()
 
 
 def _drop_lake(pipeline: OpenPipeline, work: _Progress) -> None:
@@ -173,7 +175,7 @@ def _drop_lake(pipeline: OpenPipeline, work: _Progress) -> None:
     file = pipeline.file
 
     def note(locations: list[str]) -> None:
-        note_content = _drop_note(pipeline)
+        note_content = _drop_note(pipeline.file.state_dir)
         note_content["files"] = sorted({*note_content.get("files", []), *locations})
         DROPPED.of(file.state_dir).write(note_content)
 
@@ -184,8 +186,8 @@ def _drop_lake(pipeline: OpenPipeline, work: _Progress) -> None:
         forget_clones(pipeline.lake, pipeline.name)
         dropped = drop_tables(pipeline.lake, pipeline.name, before_removal=note)
         work.done += [f"dropped the lake table {name}" for name in dropped]
-        remove_files([*_drop_note(pipeline).get("files", []), executors_folder(pipeline.lake)])
-        DROPPED.of(file.state_dir).write({"source": _drop_note(pipeline).get("source", False)})
+        remove_files([*_drop_note(pipeline.file.state_dir).get("files", []), executors_folder(pipeline.lake)])
+        DROPPED.of(file.state_dir).write({"source": _drop_note(pipeline.file.state_dir).get("source", False)})
     if not work.left:
         OWNER.of(file.state_dir).remove()  # another pipeline of this name may have its state there
     if pipeline.stored is not None:

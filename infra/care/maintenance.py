@@ -11,6 +11,7 @@ import time
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slotlake.decoder.errors import DamagedError, PipelineFileError
@@ -20,6 +21,7 @@ from slotlake.infra.reports import MaintainReport, TableMaintained
 from slotlake.infra.state_file import MAINTAINED, StateFile
 
 if TYPE_CHECKING:
+    from slotlake.infra.config.pipeline_file import PipelineFile
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.spark.maintenance.expiry import Grace
@@ -71,7 +73,7 @@ def _maintain(
 
     started = time.monotonic()
     pipeline.position()  # raises a clear error if there is no lake, before Spark starts
-    names = _waiting_first(pipeline, _lake_names(pipeline, table))
+    names = _waiting_first(pipeline.file.state_dir, _lake_names(pipeline, table))
     with pipeline.exclusively(wait_seconds, step="maintain"):
         forget_clones(pipeline.lake, pipeline.name)
     turns = _turns(pipeline, wait_seconds)
@@ -81,7 +83,7 @@ def _maintain(
         if maintained and time.monotonic() - started > pipeline.file.maintenance.minutes_max * 60:
             break
         progress("maintain: tables", len(maintained) + 1, len(names))
-        care = _care(pipeline, rewrite_layout)
+        care = _care(pipeline.file, rewrite_layout)
         opened = cache(lambda: pipeline.session)  # many tables need no Spark
         try:
             maintained.append(maintain_table(opened, pipeline.lake, name, pipeline.name, care, turns))
@@ -94,7 +96,7 @@ def _maintain(
             warned.append(f"table {name} stays as it is: {error.what} ({error.where}); {error.way_out}")
             maintained.append(Maintained(str(name)))
     waiting = [str(name) for name in names[len(maintained) :]]
-    _remember(pipeline, waiting)
+    _remember(pipeline.file.state_dir, waiting)
     ended, warnings = _end_uploads(pipeline)
     return MaintainReport(
         pipeline.name,
@@ -136,11 +138,11 @@ def _turns(pipeline: OpenPipeline, wait_seconds: float) -> Turns:
     return Turns(alone, wait_seconds, grace, rewrite_apart)
 
 
-def _care(pipeline: OpenPipeline, rewrite_layout: bool) -> Care:
+def _care(file: PipelineFile, rewrite_layout: bool) -> Care:
     from slotlake.spark.maintenance.expiry import Grace
     from slotlake.spark.maintenance.plan import Care
 
-    section = pipeline.file.maintenance
+    section = file.maintenance
     grace = Grace(section.unused_minutes * 60, section.orphan_hours * 3600)
     return Care(grace, section.target_file_mb << 20, rewrite_layout=rewrite_layout)
 
@@ -163,22 +165,22 @@ def _lake_names(pipeline: OpenPipeline, table: str | None) -> list[LakeName]:
         ) from None
 
 
-def _waiting_first(pipeline: OpenPipeline, names: list[LakeName]) -> list[LakeName]:
+def _waiting_first(state_dir: Path, names: list[LakeName]) -> list[LakeName]:
     """Put the tables first for which the last run had no time."""
-    waiting = _waiting_note(pipeline).read() or []
+    waiting = _waiting_note(state_dir).read() or []
     turn = {name: number for number, name in enumerate(waiting)}
     return sorted(names, key=lambda name: turn.get(str(name), len(waiting)))
 
 
-def _remember(pipeline: OpenPipeline, waiting: list[str]) -> None:
+def _remember(state_dir: Path, waiting: list[str]) -> None:
     if waiting:
-        _waiting_note(pipeline).write(waiting)
+        _waiting_note(state_dir).write(waiting)
     else:
-        _waiting_note(pipeline).remove()
+        _waiting_note(state_dir).remove()
 
 
-def _waiting_note(pipeline: OpenPipeline) -> StateFile:
-    return MAINTAINED.of(pipeline.file.state_dir)
+def _waiting_note(state_dir: Path) -> StateFile:
+    return MAINTAINED.of(state_dir)
 
 
 def _reported(table: Maintained) -> TableMaintained:

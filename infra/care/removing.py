@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slotlake.decoder.catalog.membership import (
@@ -30,7 +31,9 @@ from slotlake.infra.state_file import REMOVING
 from slotlake.spark.names import postgres_name
 
 if TYPE_CHECKING:
+    from slotlake.infra.config.pipeline_file import PipelineFile
     from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.spark.lake import LakeSettings
     from slotlake.spark.names import LakeName
     from slotlake.spark.read.point import ReadPoint
 
@@ -67,7 +70,7 @@ def remove(pipeline: OpenPipeline, names: Collection[Name], *, drop: bool) -> Re
     from slotlake.spark.read.point import ReadPoint
 
     pipeline.position()  # raises a clear error if there is no lake
-    done = finish_removal(pipeline)
+    done = finish_removal(pipeline.file.state_dir, pipeline.lake)
     point = ReadPoint.latest(pipeline.lake)
     in_lake = {*point.all_mirrors.by_source_name, *point.aside}
     unpublished, still_published, left = _unpublish(pipeline, names, in_lake, drop=drop)
@@ -105,7 +108,7 @@ def _unpublish(
             if name not in at_source and name not in in_lake and name not in named_in(pipeline.file):
                 raise _unknown(name, in_lake)
         still_published = [
-            _require_leaving(pipeline, n, e, drop=drop) for n, e in at_source.items() if e.covered_by
+            _require_leaving(pipeline.file, n, e, drop=drop) for n, e in at_source.items() if e.covered_by
         ]
         before = published_names(connection, source.publications)
         statements = {
@@ -131,10 +134,10 @@ def _unknown(name: Name, in_lake: Collection[Name]) -> PipelineFileError:
     )
 
 
-def _require_leaving(pipeline: OpenPipeline, name: Name, at_source: Membership, *, drop: bool) -> str:
+def _require_leaving(file: PipelineFile, name: Name, at_source: Membership, *, drop: bool) -> str:
     """Return a table that cannot leave its publications, if the lake can do without it all the same."""
     table = postgres_name(*name)
-    if drop and pipeline.file.new_tables == "ignore":
+    if drop and file.new_tables == "ignore":
         return table
     publications = ", ".join(at_source.covered_by)
     raise PipelineFileError(
@@ -174,17 +177,17 @@ def _lake_tables(point: ReadPoint, name: Name) -> list[LakeName]:
     return [point.find(table), *point.derived_tables(table).values()]
 
 
-def finish_removal(pipeline: OpenPipeline) -> list[str]:
+def finish_removal(state_dir: Path, lake: LakeSettings) -> list[str]:
     """Remove the files of tables whose removal was cut off, unless the lake has the tables again."""
     from slotlake.spark.catalog.base import load
     from slotlake.spark.catalog.open import open_catalog
     from slotlake.spark.maintenance.removal import remove_files
 
-    note = REMOVING.of(pipeline.file.state_dir)
+    note = REMOVING.of(state_dir)
     files = set(note.mapping().get("files", []))
     if not files:
         return []
-    with open_catalog(pipeline.lake) as catalog:
+    with open_catalog(lake) as catalog:
         pointers = catalog.pointers()
         used = {load(pointers, name).metadata["location"] for name in pointers}
     remove_files(sorted(files - used))

@@ -22,7 +22,6 @@ from slotlake.expectations.scopes.slices import Slice, sliced
 from slotlake.spark.names import postgres_name
 
 if TYPE_CHECKING:
-    from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.spark.read.point import ReadPoint
 
 SLICE_ROWS = 200_000
@@ -75,7 +74,7 @@ class Plan:
 
 
 def plan_turns(
-    pipeline: OpenPipeline,
+    dsn: str,
     tables: Sequence[SourceTable],
     point: ReadPoint,
     verified: Mapping[str, Any],
@@ -84,14 +83,13 @@ def plan_turns(
     """Choose the slices that this run compares.
 
     Args:
-        pipeline: names the source, whose statistics say where to cut a table.
         point: the lake, whose manifests count rows.
         verified: the note of what was found equal.
         within_seconds: in which time all rows are to be compared.
     """
     now = time.time()
     entries = {}
-    with source_session(pipeline.source.dsn, "cutting tables into slices") as connection:
+    with source_session(dsn, "cutting tables into slices") as connection:
         for table in tables:
             name, rows = postgres_name(table.schema, table.table), point.count(_name(table))
             entry = verified["tables"].get(name, {})

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from slotlake.infra.progress import Progressing
     from slotlake.infra.selection.pending import Asked
     from slotlake.spark.catalog.base import Loaded
+    from slotlake.spark.lake import LakeSettings
     from slotlake.spark.names import LakeName
     from slotlake.spark.read.point import ReadPoint
     from slotlake.spark.tables.metadata import Metadata
@@ -49,7 +50,7 @@ def change_tables(
     chosen = _chosen(point, tables, asked.command)
     others = {name: pair for name, pair in asked.others(point).items() if not tables or name in chosen}
     if others:
-        _swap(pipeline, asked, point, others, plan, progress)
+        _swap(pipeline.lake, asked, point, others, plan, progress)
     return others
 
 
@@ -69,7 +70,7 @@ def _chosen(point: ReadPoint, tables: Collection[str], command: str) -> set[Lake
 
 
 def _swap(
-    pipeline: OpenPipeline,
+    lake: LakeSettings,
     asked: Asked,
     point: ReadPoint,
     others: Others,
@@ -79,7 +80,7 @@ def _swap(
     from slotlake.spark.catalog.base import PointerMovedError, load
     from slotlake.spark.catalog.open import open_catalog
 
-    with open_catalog(pipeline.lake) as catalog:
+    with open_catalog(lake) as catalog:
         pointers = catalog.pointers()
         loaded = [load(pointers, name) for name in sorted(others)]
         changed = plan(point, loaded, others)

@@ -46,6 +46,7 @@ from slotlake.infra.sync.refill import fill_added_columns, has_unfilled_columns
 from slotlake.spark.names import parse_postgres_name
 
 if TYPE_CHECKING:
+    from slotlake.infra.config.pipeline_file import PipelineFile
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.spark.read.point import ReadPoint
@@ -103,7 +104,7 @@ class Begun:
         with pipeline.reading():
             note_outcome(self.comparison, report)
             if report.scope == FULL or not report.equal:
-                report = replace(report, data_docs=_write_docs(pipeline, report))
+                report = replace(report, data_docs=_write_docs(pipeline.file, pipeline.name, report))
         return report
 
     def stop(self) -> None:
@@ -145,7 +146,7 @@ def begin(pipeline: OpenPipeline, request: VerifyRequest, progress: Progressing)
     """
     from slotlake.spark.read.point import ReadPoint
 
-    _require_scope(pipeline, request)
+    _require_scope(pipeline.file, request)
     refuse_changed(pipeline)
     with ExitStack() as resources:
         snapshot = _at_snapshot(pipeline, request, progress, resources)
@@ -164,14 +165,14 @@ def begin(pipeline: OpenPipeline, request: VerifyRequest, progress: Progressing)
         return Begun(comparison, aside, resources.pop_all())
 
 
-def _require_scope(pipeline: OpenPipeline, request: VerifyRequest) -> None:
+def _require_scope(file: PipelineFile, request: VerifyRequest) -> None:
     if request.scope not in SCOPES:
         raise PipelineFileError(
             f"{request.scope!r} is no scope of a verification",
             where="scope",
             way_out=f"choose one of {', '.join(SCOPES)}",
         )
-    if request.scope == ROLLING and pipeline.file.verify.full_within is None:
+    if request.scope == ROLLING and file.verify.full_within is None:
         raise PipelineFileError(
             "the pipeline file does not say within which time all rows are to be compared",
             where="verify.full_within",
@@ -279,12 +280,12 @@ def _comparable_at(
     return [table for table in tables if table.relation_id in visible_oids]
 
 
-def _write_docs(pipeline: OpenPipeline, report: Report) -> str:
+def _write_docs(file: PipelineFile, name: str, report: Report) -> str:
     from slotlake.expectations.suite import validate
 
-    folder = pipeline.file.state_dir / "expectations"
-    with exclusive(folder, pipeline.name, DOCS_SECONDS, "verify: Data Docs"):
-        return str(validate(report, folder, pipeline.name, user_project(pipeline.file).actions()).data_docs)
+    folder = file.state_dir / "expectations"
+    with exclusive(folder, name, DOCS_SECONDS, "verify: Data Docs"):
+        return str(validate(report, folder, name, user_project(file).actions()).data_docs)
 
 
 def summary(report: Report) -> dict[str, Any]:

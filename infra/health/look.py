@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.spark.lake import LakeSettings
     from slotlake.spark.read.pinned import Pinned
     from slotlake.spark.read.point import ReadPoint
 
@@ -47,18 +48,18 @@ def look(pipeline: OpenPipeline) -> dict[str, Any]:
     if report.last_consistent_lsn is not None:
         before = last_look(pipeline.file.state_dir).get("tables", {})
         with suppress(LakeError):  # the lake was reachable a moment ago; what is missing is not shown
-            seen |= _lake_facts(pipeline, before)
+            seen |= _lake_facts(pipeline.lake, before)
     note_look(pipeline.file.state_dir, seen)
     return seen
 
 
-def _lake_facts(pipeline: OpenPipeline, before: Mapping[str, Any]) -> dict[str, Any]:
+def _lake_facts(lake: LakeSettings, before: Mapping[str, Any]) -> dict[str, Any]:
     from slotlake.spark.publish.points import readable_points
     from slotlake.spark.publish.position import commits_name
     from slotlake.spark.read.point import ReadPoint
 
-    point = ReadPoint.latest(pipeline.lake)
-    readable = readable_points(point.pinned[commits_name(pipeline.lake.namespace)].metadata)
+    point = ReadPoint.latest(lake)
+    readable = readable_points(point.pinned[commits_name(lake.namespace)].metadata)
     newest = readable[-_POINTS_MAX:]
     above = newest[0].position - 1 if newest else None
     counts = {row["position"]: row for row in point.commits(above, pins=False)}

@@ -10,8 +10,6 @@ from slotlake.infra.reports import TableStatus
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from slotlake.infra.pipeline_open import OpenPipeline
-
 
 def interrupted_copy_warnings(copy: Mapping[str, Any] | None, retained_bytes: int | None) -> list[str]:
     """Return a warning if an `init` was interrupted and its slot remains.
@@ -35,16 +33,15 @@ def state(copy: Mapping[str, Any] | None) -> str | None:
 
 
 def with_copies(
-    pipeline: OpenPipeline, visible: Sequence[TableStatus], copy: Mapping[str, Any] | None
+    namespace: str, visible: Sequence[TableStatus], copy: Mapping[str, Any] | None
 ) -> list[TableStatus]:
     """Add the progress of a copy to the status of all tables.
 
     Args:
-        pipeline: says where the lake is.
         visible: the tables that readers see.
         copy: what `infra.copy.unfinished` returns.
     """
-    copying = {entry.table: entry for entry in _copying_tables(pipeline, copy)}
+    copying = {entry.table: entry for entry in _copying_tables(namespace, copy)}
     tables = [
         replace(entry, copied=copying[entry.table].copied) if entry.table in copying else entry
         for entry in visible
@@ -53,12 +50,12 @@ def with_copies(
     return tables + [entry for name, entry in copying.items() if name not in names]
 
 
-def _copying_tables(pipeline: OpenPipeline, copy: Mapping[str, Any] | None) -> list[TableStatus]:
+def _copying_tables(namespace: str, copy: Mapping[str, Any] | None) -> list[TableStatus]:
     from slotlake.spark.names import lake_table, parse_postgres_name
 
     entries = []
     for table in () if copy is None else copy["tables"]:
-        lake_name = str(lake_table(pipeline.lake.namespace, *parse_postgres_name(table["table"])))
+        lake_name = str(lake_table(namespace, *parse_postgres_name(table["table"])))
         progress = {key: value for key, value in table.items() if key not in {"table", "state"}}
         entries.append(TableStatus(table["table"], lake_name, table["state"], None, [], copied=progress))
     return entries

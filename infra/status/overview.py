@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotlake.decoder.assembly.prepared import PreparedStore
@@ -44,7 +45,9 @@ from slotlake.infra.status.watch import watched
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from slotlake.infra.config.pipeline_file import PipelineFile
     from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.spark.lake import LakeSettings
     from slotlake.spark.read.point import ReadPoint
 
 _PUBLISHED_ONE_BY_ONE = (
@@ -102,7 +105,7 @@ class _SourceSide:
 def overview(pipeline: OpenPipeline) -> StatusReport:
     """Read the lake, the slot and the change log; change nothing."""
     _look_at_state(pipeline)
-    lake = _lake_side(pipeline)
+    lake = _lake_side(pipeline.lake, pipeline.name)
     source = _source_side(pipeline, lake)
     copy = unfinished(pipeline)
     state = _state(pipeline, lake, source, copy)
@@ -120,22 +123,22 @@ def overview(pipeline: OpenPipeline) -> StatusReport:
         ddl_trigger=source.ddl_trigger,
         copy=None if copy is None else {key: copy[key] for key in _OF_A_COPY if key in copy},
         set_aside=[] if lake.point is None else set_aside_entries(pipeline, lake.point),
-        views={} if lake.point is None else _views(pipeline),
+        views={} if lake.point is None else _views(pipeline.lake),
         batch_lag_seconds=None if lake.point is None else _batch_lag(lake.point),
-        verification=_verification(pipeline),
+        verification=_verification(pipeline.file.state_dir),
         warnings=_warnings(pipeline, lake, source, copy, alarms),
     )
 
 
-def _verification(pipeline: OpenPipeline) -> dict[str, Any] | None:
-    verified = read_verified(pipeline.file.state_dir)
+def _verification(state_dir: Path) -> dict[str, Any] | None:
+    verified = read_verified(state_dir)
     if not verified["tables"] and not verified["open"]:
         return None
     return {"different": sorted(verified["open"]), **(coverage(verified) or {})}
 
 
-def _verification_warnings(pipeline: OpenPipeline) -> Iterator[str]:
-    verification, within = _verification(pipeline) or {}, pipeline.file.verify.full_within
+def _verification_warnings(file: PipelineFile) -> Iterator[str]:
+    verification, within = _verification(file.state_dir) or {}, file.verify.full_within
     if different := verification.get("different"):
         yield (
             f"found different from the source, and not equal since: {', '.join(different[:10])}: "
@@ -163,23 +166,23 @@ def _look_at_state(pipeline: OpenPipeline) -> None:
             pipeline.state.go_without()
 
 
-def _views(pipeline: OpenPipeline) -> dict[str, str | None]:
+def _views(lake: LakeSettings) -> dict[str, str | None]:
     """The namespaces of pinned views, each with its point."""
     from slotlake.spark.catalog.open import open_catalog
 
-    if not pipeline.lake.views:
+    if not lake.views:
         return {}
-    with open_catalog(pipeline.lake) as catalog:
+    with open_catalog(lake) as catalog:
         spaces = catalog.view_namespaces()
     return {s.name: None if s.position is None else format_lsn(s.position) for s in spaces}
 
 
-def _lake_side(pipeline: OpenPipeline) -> _LakeSide:
+def _lake_side(lake: LakeSettings, name: str) -> _LakeSide:
     from slotlake.spark.copy.owner import is_initialised
     from slotlake.spark.read.point import ReadPoint
 
     try:
-        point = ReadPoint.latest(pipeline.lake) if is_initialised(pipeline.lake, pipeline.name) else None
+        point = ReadPoint.latest(lake) if is_initialised(lake, name) else None
     except LakeError as error:
         return _LakeSide(False, warnings=[_one_line(error)])
     return _LakeSide(True) if point is None else _LakeSide(True, point, point.newest_times())
@@ -235,7 +238,7 @@ def _alarms(pipeline: OpenPipeline, lake: _LakeSide, source: _SourceSide, state:
             require_own_slot_name(pipeline.file, pipeline.source)
         except PipelineFileError as error:
             return [Alarm("slot changed", error.what, error.way_out), *source.watched.alarms]
-    findings = quick_findings(pipeline, files=_looks_at_files(pipeline, lake.point))
+    findings = quick_findings(pipeline, files=_looks_at_files(pipeline.lake, lake.point))
     alarms = [Alarm(each.kind, each.what, "slotlake recover") for each in findings]
     if state == _SLOT_MISSING:
         what = f"the replication slot {pipeline.source.slot!r} does not exist"
@@ -248,9 +251,9 @@ def _alarms(pipeline: OpenPipeline, lake: _LakeSide, source: _SourceSide, state:
     return [*alarms, *gone_alarms(pipeline.file, pipeline.lake.namespace)]
 
 
-def _looks_at_files(pipeline: OpenPipeline, point: ReadPoint) -> bool:
+def _looks_at_files(lake: LakeSettings, point: ReadPoint) -> bool:
     """Return whether to see that files are there: in a folder, if they are few; else `recover` does it."""
-    if pipeline.lake.is_in_bucket or len(point.pinned) > _TABLES_MAX:
+    if lake.is_in_bucket or len(point.pinned) > _TABLES_MAX:
         return False
     summaries = [(each.snapshot or {}).get("summary", {}) for each in point.pinned.values()]
     return sum(int(each.get("total-data-files", 0)) for each in summaries) <= _FILES_MAX
@@ -270,15 +273,15 @@ def _warnings(
     if point is None and lake.reachable and (error := other_lake_error(pipeline.file, pipeline.lake)):
         warnings.append(_one_line(error))
     if point is not None and source.published is not None:
-        warnings += _ignored_tables(pipeline, point, source.published)
+        warnings += _ignored_tables(pipeline.file, point, source.published)
     warnings += [each.warning for each in source.file_findings if not each.lacking]
     warnings += [str(alarm) for alarm in alarms]
-    warnings += _verification_warnings(pipeline)
+    warnings += _verification_warnings(pipeline.file)
     if slot is not None and slot.wal_status == "extended":
         warnings.append("the slot retains more WAL than max_wal_size (wal_status extended): sync soon")
     if point is not None:
         warnings += _changed_choices(pipeline) if source.reachable else []
-        warnings += _unused_tables(pipeline, point) + set_aside_warnings(pipeline, point)
+        warnings += _unused_tables(pipeline.file, point) + set_aside_warnings(pipeline, point)
         warnings += pending_warnings(point) + reader_warnings(pipeline.file)
     warnings += [f"the last batch is not published: {each}" for each in refusal(pipeline.file)]
     if pipeline.lake.publish == "per_table":
@@ -286,11 +289,11 @@ def _warnings(
     return warnings
 
 
-def _ignored_tables(pipeline: OpenPipeline, point: ReadPoint, published: set[tuple[str, str]]) -> list[str]:
+def _ignored_tables(file: PipelineFile, point: ReadPoint, published: set[tuple[str, str]]) -> list[str]:
     from slotlake.spark.names import postgres_name
 
     ignored = published - {(table.schema, table.table) for table in point.tables()} - point.aside.keys()
-    if not ignored or pipeline.file.new_tables != "ignore":
+    if not ignored or file.new_tables != "ignore":
         return []
     names = ", ".join(sorted(postgres_name(*name) for name in ignored))
     return [f"published, and not in the lake because of new_tables: ignore: {names}"]
@@ -307,12 +310,12 @@ def _changed_choices(pipeline: OpenPipeline) -> list[str]:
     return []
 
 
-def _unused_tables(pipeline: OpenPipeline, point: ReadPoint) -> list[str]:
+def _unused_tables(file: PipelineFile, point: ReadPoint) -> list[str]:
     from slotlake.infra.sync.modes import tables_not_in_file
 
     return [
         f"slotlake still writes {name}, but the pipeline file asks for it no longer: DROP TABLE ends this"
-        for name in tables_not_in_file(pipeline.file, point)
+        for name in tables_not_in_file(file, point)
     ]
 
 
@@ -355,8 +358,10 @@ def _archive(pipeline: OpenPipeline) -> dict[str, Any]:
 def _tables(
     pipeline: OpenPipeline, lake: _LakeSide, source: _SourceSide, copy: dict[str, Any] | None
 ) -> list[TableStatus]:
-    visible = [] if lake.point is None else table_states(pipeline, lake.point, source.published)
-    listed = copy_status.with_copies(pipeline, visible, copy)
+    visible = (
+        [] if lake.point is None else table_states(pipeline.lake.namespace, lake.point, source.published)
+    )
+    listed = copy_status.with_copies(pipeline.lake.namespace, visible, copy)
     return with_lives(pipeline, lake.point, listed, source.published)
 
 

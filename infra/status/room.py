@@ -11,7 +11,7 @@ from slotlake.decoder.server.position import source_position
 from slotlake.decoder.server.source import source_session
 
 if TYPE_CHECKING:
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.decoder.server.source import SourceSettings
 
 _SIZES = """
 SELECT coalesce(sum(pg_table_size(coalesce(p.relid, r.oid))), 0)::bigint
@@ -19,11 +19,10 @@ FROM unnest(%s::oid[]) r(oid) LEFT JOIN LATERAL pg_partition_tree(r.oid) p ON tr
 """
 
 
-def needed_bytes(pipeline: OpenPipeline, tables: Sequence[SourceTable], position: int | None) -> int | None:
+def needed_bytes(source: SourceSettings, tables: Sequence[SourceTable], position: int | None) -> int | None:
     """Return the bytes that the next run reads: the tables before `init`, then the WAL since the position.
 
     Args:
-        pipeline: the pipeline, with its source.
         position: the lake's; None before `init`.
 
     Returns:
@@ -31,10 +30,10 @@ def needed_bytes(pipeline: OpenPipeline, tables: Sequence[SourceTable], position
     """
     try:
         if position is not None:
-            return max(0, source_position(pipeline.source) - position)
+            return max(0, source_position(source) - position)
         if not tables:
             return None
-        with source_session(pipeline.source.dsn, "measuring tables") as connection:
+        with source_session(source.dsn, "measuring tables") as connection:
             row = connection.execute(_SIZES, ([table.relation_id for table in tables],)).fetchone()
     except SlotlakeError:
         return None

@@ -23,18 +23,17 @@ if TYPE_CHECKING:
 
 
 def table_states(
-    pipeline: OpenPipeline, point: ReadPoint, published: set[tuple[str, str]] | None
+    namespace: str, point: ReadPoint, published: set[tuple[str, str]] | None
 ) -> list[TableStatus]:
     """Return the status of each table of the lake, and of those that are set aside and absent.
 
     Args:
-        pipeline: says where the lake is.
         point: the newest consistency point.
         published: tables of the publications by schema and name; None if the source cannot be reached.
     """
     mirrors = {(table.schema, table.table): table for table in point.tables()}
-    states = [_table_status(pipeline, point, table, published) for table in mirrors.values()]
-    return states + [_absent(pipeline, each) for name, each in point.aside.items() if name not in mirrors]
+    states = [_table_status(namespace, point, table, published) for table in mirrors.values()]
+    return states + [_absent(namespace, each) for name, each in point.aside.items() if name not in mirrors]
 
 
 def with_lives(
@@ -79,12 +78,12 @@ def with_lives(
 
 
 def _table_status(
-    pipeline: OpenPipeline, point: ReadPoint, table: TableSchema, published: set[tuple[str, str]] | None
+    namespace: str, point: ReadPoint, table: TableSchema, published: set[tuple[str, str]] | None
 ) -> TableStatus:
     fingerprint = CatalogFingerprint.from_json(table.fingerprint)
     return TableStatus(
         table=table.source_name,
-        lake_table=str(lake_table(pipeline.lake.namespace, table.schema, table.table)),
+        lake_table=str(lake_table(namespace, table.schema, table.table)),
         state=_state(point, (table.schema, table.table), published),
         snapshot_id=_snapshot_id(point, table.source_name),
         key=list(table.key),
@@ -110,9 +109,9 @@ def _snapshot_id(point: ReadPoint, table: str) -> int | None:
         return None
 
 
-def _absent(pipeline: OpenPipeline, entry: Aside) -> TableStatus:
+def _absent(namespace: str, entry: Aside) -> TableStatus:
     """Return the status of a table that is set aside and that the lake does not have yet, or any more."""
-    lake_name = str(lake_table(pipeline.lake.namespace, *entry.name))
+    lake_name = str(lake_table(namespace, *entry.name))
     return TableStatus(entry.source_name, lake_name, "set aside", None, [])
 
 

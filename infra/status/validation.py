@@ -371,7 +371,7 @@ def _disk(look: _Look) -> str:
     if pipeline.lake.is_in_bucket:
         return "the warehouse is in an object store"
     room = room_at(pipeline.lake.warehouse_path)
-    free, needed = 0 if room is None else room.free, needed_bytes(pipeline, look.tables, look.position)
+    free, needed = 0 if room is None else room.free, needed_bytes(pipeline.source, look.tables, look.position)
     if needed is None:
         return f"{size(free)} free in the warehouse"
     if free < needed:

@@ -10,7 +10,6 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -150,8 +149,7 @@ def test_the_data_docs_of_a_verification_are_named_and_shown(
     difference = Difference("different", {"id": "4711"}, ("v",))
     table = TableResult("public.t", 1, 1, {"different": 1}, (difference,))
     verified = Report("0/1A2B", {"public.t": table})
-    opened: Any = SimpleNamespace(file=file, name=file.name)
-    verified = replace(verified, data_docs=_write_docs(opened, verified))
+    verified = replace(verified, data_docs=_write_docs(file, file.name, verified))
     assert verified.data_docs == str(data_docs(file))
     assert verified.as_dict()["data_docs"] == verified.data_docs
     console = Console(width=200, record=True, file=io.StringIO())
