@@ -233,7 +233,7 @@ def verify(  # noqa: PLR0913, PLR0917 - each is an option
 ) -> None:
     """Compare the lake with the source at an exact LSN. If they differ: print the keys and exit with 1.
 
-    When all rows are compared, your own suites are checked too (docs/expectations.md).
+    When all rows are compared, your own suites are checked too (docs/verify.md).
 
     The syncs continue: only the step that brings the lake to the LSN takes its turn between them.
     """

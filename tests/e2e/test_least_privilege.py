@@ -1,4 +1,4 @@
-"""docs/roles.md: with exactly these rights a pipeline lives its whole life; an error names a missing one."""
+"""docs/servers.md: with these rights a pipeline lives its whole life; an error names a missing one."""
 
 from __future__ import annotations
 

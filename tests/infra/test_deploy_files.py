@@ -24,7 +24,7 @@ from slotlake.infra.local.jars import Jar
 from tests.conftest import ROOT
 from tests.infra.deployment import DEPLOY, needs_long
 
-PAGES = [(ROOT / "docs" / name).read_text() for name in ("deploy.md", "roles.md")]
+PAGES = [(ROOT / "docs" / name).read_text() for name in ("deploy.md", "servers.md")]
 KERNEL = "slotlake.decoder.types.slices._measure"
 NAME = re.compile(r"^([a-z0-9][a-z0-9.-]*)==", re.MULTILINE)
 
