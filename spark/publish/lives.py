@@ -85,6 +85,10 @@ _NEXT: Final[Mapping[tuple[Life, Event], Life]] = {
     (Life.FOLLOWED, Event.AGAIN): Life.COPIED_AGAIN,
     (Life.FOLLOWED, Event.UNPUBLISHED): Life.LEFT,
     (Life.FOLLOWED, Event.REMOVED): Life.ABSENT,
+    # It changed under its first copy, so it is copied with the tables that join.
+    (Life.SET_ASIDE, Event.WAITS): Life.SET_ASIDE,
+    (Life.SET_ASIDE, Event.BEGINS): Life.SET_ASIDE,
+    (Life.SET_ASIDE, Event.GIVEN_UP): Life.SET_ASIDE,
     (Life.SET_ASIDE, Event.PUBLISHED): Life.FOLLOWED,
     (Life.SET_ASIDE, Event.TROUBLED): Life.SET_ASIDE,
     (Life.SET_ASIDE, Event.TRIED): Life.SET_ASIDE,
@@ -92,6 +96,9 @@ _NEXT: Final[Mapping[tuple[Life, Event], Life]] = {
     # Published again, it still lacks what it missed when it was set aside, and says so.
     (Life.SET_ASIDE, Event.UNPUBLISHED): Life.SET_ASIDE,
     (Life.SET_ASIDE, Event.REMOVED): Life.ABSENT,
+    (Life.COPIED_AGAIN, Event.WAITS): Life.COPIED_AGAIN,
+    (Life.COPIED_AGAIN, Event.BEGINS): Life.COPIED_AGAIN,
+    (Life.COPIED_AGAIN, Event.GIVEN_UP): Life.COPIED_AGAIN,
     (Life.COPIED_AGAIN, Event.PUBLISHED): Life.FOLLOWED,
     (Life.COPIED_AGAIN, Event.TROUBLED): Life.SET_ASIDE,
     # The next sync goes on with the ranges that are there.

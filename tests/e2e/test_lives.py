@@ -152,3 +152,21 @@ def test_joins_and_does_not(database: Database, connect: str, tmp_path: Path) ->
         until_joined(pipeline)
         assert (_life(pipeline), _stored(pipeline)) == ("followed", None)
         assert_equal(database, pipeline, ["big", "small"])
+
+
+def test_set_aside_before_its_first_copy_is_whole(database: Database, connect: str, tmp_path: Path) -> None:
+    """It goes on being copied with the tables that join, and can be removed half copied."""
+    with begun(database, tmp_path, connect) as pipeline:
+        database.execute(f"CREATE TABLE big (id int PRIMARY KEY, v int, t text); {_ROWS}")
+        database.execute("ALTER PUBLICATION shop ADD TABLE big")
+        pipeline.sync()
+        changed = Aside("public", "big", None, "2026-01-01T00:00:00+00:00", "changed", "what", "where", "")
+        write(pipeline.lake, pipeline.name, [changed], Event.TROUBLED)
+        pipeline.sync()
+        assert _stored(pipeline) is Life.SET_ASIDE
+        pipeline.remove(["public.big"])
+        pipeline.sync()
+        database.execute("ALTER PUBLICATION shop ADD TABLE big")
+        until_joined(pipeline)
+        assert (_life(pipeline), _stored(pipeline)) == ("followed", None)
+        assert_equal(database, pipeline, ["big", "small"])

@@ -22,8 +22,8 @@ _TABLE: dict[Life, tuple[Life | None, ...]] = {
     _S: (_S, _C, _F, _X, None, None, _A, _A, _A),
     _C: (_S, _C, _F, _X, None, None, _A, _A, _A),
     _F: (None, None, _F, _X, None, _G, None, _L, _A),
-    _X: (None, None, _F, _X, _X, _G, None, _X, _A),
-    _G: (None, None, _F, _X, _G, _G, None, _X, _A),
+    _X: (_X, _X, _F, _X, _X, _G, _X, _X, _A),
+    _G: (_G, _G, _F, _X, _G, _G, _G, _X, _A),
     _L: (None, None, _F, None, None, None, None, None, _A),
 }
 
