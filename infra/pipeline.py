@@ -327,7 +327,6 @@ class Pipeline(PipelineTables):
         Args:
             carry_out: do what the plan says.
             approved: only if that is still the plan of this name (`infra.recover.approved`).
-            progress: is called with a line for each longer step.
         """
         from slotlake.infra.care.dropping import begin_again
         from slotlake.infra.recover.recovery import recover

@@ -26,11 +26,7 @@ _numbers = itertools.count()
 
 @contextmanager
 def reading_noted(state_dir: Path) -> Iterator[None]:
-    """Keep the lake's newest point readable while this lasts.
-
-    Args:
-        state_dir: the pipeline's state folder.
-    """
+    """Keep the lake's newest point readable while this lasts."""
     place = state_dir / _FOLDER / f"{os.uname().nodename}-{os.getpid()}-{next(_numbers)}"
     with suppress(OSError):  # a full disk: the reader may have to begin again, no more
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -43,11 +39,7 @@ def reading_noted(state_dir: Path) -> Iterator[None]:
 
 
 def seconds_read(state_dir: Path) -> float:
-    """Return for how long the oldest reader at work has been reading; 0 if none is at work.
-
-    Args:
-        state_dir: the pipeline's state folder.
-    """
+    """Return for how long the oldest reader at work has been reading; 0 if none is at work."""
     longest, folder = 0.0, state_dir / _FOLDER
     for place in folder.iterdir() if folder.is_dir() else ():
         if is_process_alive(place):

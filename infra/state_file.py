@@ -116,7 +116,6 @@ def share(folder: Path, state: SharedState | None) -> None:
     """Say where what is noted in a folder lies.
 
     Args:
-        folder: a pipeline's state folder.
         state: where its notes are; None: in the folder.
     """
     if state is None:
@@ -140,11 +139,7 @@ def shared_place(path: Path) -> tuple[SharedState, str] | None:
 
 
 def free_notes(folder: Path) -> FreeNotes | None:
-    """Return the notes of a state folder that need no lock; None if they are files of that folder.
-
-    Args:
-        folder: a pipeline's state folder.
-    """
+    """Return the notes of a state folder that need no lock; None if they are files of that folder."""
     shared = _shared.get(folder)
     return None if shared is None else shared.state.free
 

@@ -46,7 +46,6 @@ def advance(
     Args:
         pipeline: a pipeline whose lake has its tables.
         until: the position to reach, as an LSN.
-        progress: called with a line for each longer step.
         snapshot: a snapshot of the source at that position; None if there is none.
 
     Raises:
@@ -107,7 +106,6 @@ def next_batch(
         position: the lake's position, as an LSN.
         until: the LSN at which the batch ends; None for where the source is now.
         snapshot: a snapshot of the source at ``until``; None if there is none.
-        progress: called with a line for each longer step.
     """
     forget_refused(pipeline, position)
     batch = pull_batch(pipeline, position, until, progress)
@@ -168,7 +166,6 @@ def at_slot_snapshot(
     Args:
         pipeline: a pipeline whose lake has its tables.
         timeout_seconds: how long transactions may stay open; the slot waits for all of them.
-        progress: called with a line for each longer step.
 
     Raises:
         SlotError: transactions stayed open for longer; the message names them.

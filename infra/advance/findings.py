@@ -121,7 +121,6 @@ def require_whole(
     and `verify` finds them.
 
     Args:
-        pipeline: the pipeline, with its lake.
         at_snapshot: for a verification, or for a backfill, which replaces such rows: let those in derived
             tables through, too.
         only: look at these tables only; None: at all.

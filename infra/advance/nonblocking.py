@@ -35,7 +35,6 @@ def at_nonblocking_snapshot(
     Args:
         pipeline: a pipeline whose lake has its tables.
         timeout_seconds: how long transactions may stay open if a slot's snapshot must be used.
-        progress: called with a line for each longer step.
 
     Raises:
         SlotError: a slot's snapshot had to be used, and transactions stayed open longer; it names them.
@@ -54,7 +53,6 @@ def enter_nonblocking_snapshot(
 
     Args:
         pipeline: a pipeline whose lake has its tables.
-        progress: called with a line for each longer step.
 
     Returns:
         The snapshot, at the lake's position; None if none can be judged.

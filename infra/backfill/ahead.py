@@ -119,11 +119,7 @@ class WholeTables:
         return whole
 
     def read(self, progress: Progressing) -> None:
-        """Read all rows, without the lock.
-
-        Args:
-            progress: called with the rows so far.
-        """
+        """Read all rows, without the lock."""
         attempt = _ByBatches(self._record, self.snapshot.lsn, finishes=False)
         sides = self.pipeline, self._place(), self.described, self.snapshot
         _, states = fill_tables(*sides, progress, attempt)
@@ -135,7 +131,6 @@ class WholeTables:
 
         Args:
             wait_seconds: how long transactions may stay open if a slot's snapshot must be used.
-            progress: called with a line for each longer step.
 
         Returns:
             The LSN; None if the tables must be read again: nothing was published.

@@ -82,7 +82,6 @@ def backfill(
     Args:
         pipeline: a pipeline whose lake has its tables.
         request: which tables and rows are read again.
-        progress: called with a line for each longer step.
         wait_seconds: how long to wait for another run, for each step that needs the lock.
 
     Raises:
@@ -194,7 +193,6 @@ def read_again(
     Args:
         pipeline: a pipeline whose lake has its tables.
         wait_seconds: how long transactions may stay open.
-        progress: called with a line for each longer step.
         at_slot: read under a snapshot that waits for open transactions; needed for a table whose place in
             the publications changed.
 

@@ -106,11 +106,7 @@ class ChosenRows:
         return bool(self._read)
 
     def compare(self, progress: Progressing) -> None:
-        """Compare both sides, and read the source's rows that differ; without the lock.
-
-        Args:
-            progress: called with a line for each longer step.
-        """
+        """Compare both sides, and read the source's rows that differ; without the lock."""
         for table in self.tables:
             condition = self.conditions.get(table)
             sides = self.pipeline, table, self.snapshot, self.point
@@ -126,9 +122,6 @@ class ChosenRows:
 
     def publish(self, progress: Progressing) -> int | None:
         """Stage the rows and publish them where the lake is now; under the pipeline's lock.
-
-        Args:
-            progress: called with a line for each longer step.
 
         Returns:
             The LSN; None if a change since the comparison may concern one of these rows: nothing was staged.

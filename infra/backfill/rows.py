@@ -57,7 +57,6 @@ class Difference:
     """The chosen rows of one table that differ between both sides, at one position.
 
     Attributes:
-        table: the source table.
         mirror: the table as the lake has it.
         point: the read point at which the lake was read.
         key: the columns of the key.
@@ -109,7 +108,6 @@ def compare(
         condition: the condition that chooses rows, on either side.
         snapshot: the snapshot under which the source is read.
         point: the lake at the snapshot's LSN.
-        progress: called with a line for each longer step.
 
     Raises:
         PipelineFileError: the table has other columns than the lake's, so that some rows cannot be replaced.
@@ -161,11 +159,9 @@ def read_rows(
     """Read the source's rows that differ, and return how many there are; nothing is staged.
 
     Args:
-        pipeline: the pipeline, with its source and lake.
         amendment: the place for the rows that come (`amending`).
         difference: the rows that differ; at least one does.
         snapshot: the snapshot under which they were compared.
-        progress: called with the rows so far.
 
     Raises:
         ChangedMeanwhileError: the table was altered or rewritten meanwhile.

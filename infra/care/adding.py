@@ -87,7 +87,6 @@ def add(
         pipeline: a pipeline whose lake has its tables.
         tables: as PostgreSQL writes them.
         publication: the publication that takes them; the pipeline's own, or its first, when not given.
-        progress: called with a line for each longer step.
 
     Raises:
         PipelineFileError: the source has no such table, or cannot publish it; nothing was changed.

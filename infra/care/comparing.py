@@ -85,9 +85,6 @@ class Comparison:
     def report(self, progress: Progressing) -> Report:
         """Compare.
 
-        Args:
-            progress: is called while tables are compared.
-
         Raises:
             SourceError: the server cannot be reached, or may not be read in full.
             LakeError: the lake cannot be read.

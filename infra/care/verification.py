@@ -90,11 +90,7 @@ class Begun:
     resources: ExitStack
 
     def finish(self, progress: Progressing) -> Report:
-        """Compare, note the result, and end.
-
-        Args:
-            progress: is called while tables are compared.
-        """
+        """Compare, note the result, and end."""
         pipeline = self.comparison.pipeline
         with self.resources, pipeline.reading():
             report = self.comparison.report(progress)
@@ -117,7 +113,6 @@ def verify(pipeline: OpenPipeline, request: VerifyRequest, progress: Progressing
 
     Args:
         request: what is to be compared.
-        progress: is called for each longer step.
 
     Raises:
         LakeError: the lake is behind ``request.at_least``.
@@ -139,7 +134,6 @@ def begin(pipeline: OpenPipeline, request: VerifyRequest, progress: Progressing)
 
     Args:
         request: what is to be compared.
-        progress: is called for each longer step.
 
     Raises:
         PipelineFileError: the publications have no such table.

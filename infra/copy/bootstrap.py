@@ -73,8 +73,6 @@ def initialise(
     before anything is made.
 
     Args:
-        pipeline: the pipeline, with its source and lake.
-        progress: called with a line for each longer step.
         known_errors: what is known to be wrong with tables; each error names its table.
     """
     from slotlake.spark.copy.owner import is_initialised

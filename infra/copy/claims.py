@@ -226,11 +226,7 @@ class CopyPlan:
 
 
 def read_plan(state_dir: Path) -> CopyPlan | None:
-    """Return the plan as it is now; None if no attempt has one.
-
-    Args:
-        state_dir: the pipeline's state folder.
-    """
+    """Return the plan as it is now; None if no attempt has one."""
     note = COPY_PLAN.of(state_dir)
     if (place := shared_place(note.path)) is None:
         fields = note.mapping()

@@ -97,7 +97,6 @@ class Attempt:
         """Read the keys whose rows must be read again to bring copied ranges to a later snapshot.
 
         Args:
-            pipeline: the pipeline, with its slot.
             lsn: the LSN of the snapshot at hand.
             rows: tables with ranges of an earlier attempt → about how many rows these have.
             progress: called with the bytes that are received.
@@ -126,11 +125,9 @@ def fill_tables(
     """Copy tables range by range, and register those that are whole.
 
     Args:
-        pipeline: the pipeline, with its source.
         copy: where the tables are copied to.
         described: the tables; learns which cannot be read, and which are unchanged when they are.
         snapshot: the snapshot under which the ranges are read.
-        progress: called with a `CopyStep`, the rows, and how many they will be.
         attempt: the record of what is copied, to go on from; None if nothing is to stay when this is cut off.
 
     Returns:

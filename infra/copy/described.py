@@ -47,7 +47,6 @@ class Described:
     """Tables that are copied together, as the snapshot shows them.
 
     Attributes:
-        pipeline: the pipeline, with its source.
         schemas: source table → the lake table that it becomes.
         fingerprints: OID → what the catalog says of it at the snapshot.
         errors: tables that are left out, and why.
@@ -67,7 +66,6 @@ class Described:
         """Describe tables without those that are published otherwise by now than ``tables`` say.
 
         Args:
-            pipeline: the pipeline, with its source.
             snapshot: the snapshot under which they are copied.
 
         Raises:

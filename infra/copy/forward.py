@@ -117,7 +117,6 @@ def changed_keys(
     """Read the keys of each table that the changes between two positions name.
 
     Args:
-        pipeline: the pipeline, with its slot.
         positions: LSNs of the slot's start and of the snapshot at hand.
         rows: source table → about how many rows it has.
         progress: called with the bytes that are received.

@@ -57,7 +57,6 @@ def shared_attempt(
     Args:
         pipeline: the pipeline, whose lock this process has.
         record: with the ranges of these tables.
-        snapshot: the snapshot under which they are read.
         states: what `status` reads.
     """
     if record.ranges is None:

@@ -162,7 +162,6 @@ class CopyStates:
 
         Args:
             job: the range that they are of.
-            rows: how many rows.
             received: bytes received with them.
         """
         with self._lock:

@@ -42,7 +42,6 @@ def published_tables(
     """Read the tables that the pipeline's publications publish now, as far as the lake takes them.
 
     Args:
-        pipeline: the pipeline, with its source and publications.
         to_read: their rows are to be read, which this role must be allowed to; the stream obeys no rights.
         include_aside: schema and name of tables that are set aside and wanted; the others are left out.
 
@@ -107,10 +106,7 @@ def copy_all(
     A table that cannot be copied, or that changes meanwhile, is left out.
 
     Args:
-        pipeline: the pipeline, with its source and lake.
         tables: published tables that the lake does not have.
-        snapshot: the snapshot under which they are read.
-        progress: called with a `CopyStep`, the rows, and how many they will be.
         attempt: the record of what is copied, if that is to stay when this is cut off, or is not to be
             finished now.
 
@@ -183,7 +179,6 @@ def copy_point(
     """Describe the consistency point of a copy.
 
     Args:
-        pipeline: the pipeline, with its source.
         lsn: the LSN at which the copy is published.
         kind: of the point, as "copy" or "backfill".
         rows: how many rows were copied.
@@ -227,10 +222,7 @@ def copy_in_place(
     """As `copy_all`, in place of what the lake has of these tables, at whose position the snapshot is.
 
     Args:
-        pipeline: the pipeline, with its source and lake.
         tables: published tables that the lake has.
-        snapshot: the snapshot under which they are read.
-        progress: called with a `CopyStep`, the rows, and how many they will be.
         how: where their ranges lie, and what is published.
         attempt: as for `copy_all`.
 
@@ -307,7 +299,6 @@ def replace_content(
     Args:
         pipeline: the pipeline, whose lake stands at the snapshot's LSN.
         snapshot: the snapshot under which it is read.
-        progress: called with a `CopyStep`, the rows, and how many they will be.
 
     Raises:
         VanishedError: the table was dropped.

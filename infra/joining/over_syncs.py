@@ -132,7 +132,6 @@ def copy_some(
         pipeline: a pipeline whose lake has its tables.
         ranged: tables that are copied range by range.
         at_once: tables that are copied in one go.
-        progress: called with the rows that are copied.
 
     Returns:
         The tables that are whole, and published, as PostgreSQL writes them.
@@ -168,7 +167,6 @@ def give_up(pipeline: OpenPipeline, kind: CopyKind, relation_ids: Collection[int
     """Remove what half copied tables have left.
 
     Args:
-        pipeline: the pipeline, with its lake and state folder.
         relation_ids: OIDs of the tables; None for all of this kind.
 
     Returns:
@@ -197,7 +195,6 @@ def give_up_stale(
     Their table is not to be copied any more, or changes of it were not noted.
 
     Args:
-        pipeline: the pipeline, with its lake and state folder.
         current_names: OIDs of the tables that are still to be copied → schema and name.
         progress: called with a line for each copy that is given up.
     """

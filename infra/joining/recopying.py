@@ -45,7 +45,6 @@ def copy_more(pipeline: OpenPipeline, tables: Sequence[SourceTable], progress: P
 
     Args:
         pipeline: a pipeline whose lake has these tables.
-        progress: called with the rows that are copied.
 
     Returns:
         The tables that are whole, and followed again, as PostgreSQL writes them.

@@ -57,7 +57,6 @@ def settled_snapshot(
 
     Args:
         pipeline: a pipeline whose lake has its tables.
-        tables: the tables that are to begin or to end.
         slot_wait_seconds: how long transactions may stay open if a slot's snapshot must be used.
         progress: called with a line for each table that waits.
         settling: the note of the transactions that they wait for.

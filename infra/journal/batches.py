@@ -36,7 +36,6 @@ def note_pulled(state_dir: Path, batch: str | None, seconds: float) -> None:
     """Note that a batch was pulled, or found in the change log.
 
     Args:
-        state_dir: the pipeline's state folder.
         batch: its name; None if there was nothing to pull.
         seconds: how long that took.
     """
@@ -51,7 +50,6 @@ def note_applied(
     """Note that a batch was applied.
 
     Args:
-        state_dir: the pipeline's state folder.
         seconds: how long that took.
         conflicts: source table → kind of conflict → how many.
     """
@@ -63,7 +61,6 @@ def note_published(state_dir: Path, batch: Batch, seconds: float) -> None:
     """Note that readers see a batch from now on.
 
     Args:
-        state_dir: the pipeline's state folder.
         seconds: how long its publication took.
     """
     _add_step(state_dir, batch.name, "publish", seconds, _facts(batch) | {"time": time.time()})
@@ -73,7 +70,6 @@ def note_confirmed(state_dir: Path, seconds: float, batch: str | None = None) ->
     """Note that the lake's position was confirmed, and make a line of the batch that was published last.
 
     Args:
-        state_dir: the pipeline's state folder.
         seconds: how long that took.
         batch: that was published, if another process may have done that.
     """

@@ -41,7 +41,6 @@ def note_verification(state_dir: Path, report: Report, more: Mapping[str, Any] |
     """Note what a verification has found.
 
     Args:
-        state_dir: the pipeline's state folder.
         more: ``unresolved``: the tables that differ, whether this verification compared those rows or an
             earlier one; ``rolling``: how much the rolling part covers.
     """

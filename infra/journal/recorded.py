@@ -47,11 +47,7 @@ class Recorded:
 
 
 def recorded(state_dir: Path) -> Recorded:
-    """Read a pipeline's journal; if a store that has it does not answer, nothing is known.
-
-    Args:
-        state_dir: the pipeline's state folder.
-    """
+    """Read a pipeline's journal; if a store that has it does not answer, nothing is known."""
     notes = free_notes(state_dir)
     if notes is None:
         return _in_folder(Journal(state_dir))
@@ -66,11 +62,7 @@ def recorded(state_dir: Path) -> Recorded:
 
 
 def last_look(state_dir: Path) -> Record:
-    """Return the last look; empty if there was none, or it cannot be read.
-
-    Args:
-        state_dir: the pipeline's state folder.
-    """
+    """Return the last look; empty if there was none, or it cannot be read."""
     notes = free_notes(state_dir)
     if notes is None:
         return Journal(state_dir).look.mapping()

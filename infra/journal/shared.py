@@ -198,11 +198,7 @@ _finding = threading.Lock()
 
 
 def shared_journal(state_dir: Path) -> SharedJournal | None:
-    """Return where this process notes what is about a pipeline; None if the journal is in the folder.
-
-    Args:
-        state_dir: the pipeline's state folder.
-    """
+    """Return where this process notes what is about a pipeline; None if the journal is in the folder."""
     notes = free_notes(state_dir)
     if notes is None:
         return None
@@ -219,7 +215,6 @@ def bring_journal(folder: Path, state_dir: Path) -> None:
 
     Args:
         folder: the state folder that has it.
-        state_dir: the pipeline's state folder.
     """
     journal, shared = Journal(folder), shared_journal(state_dir)
     if shared is None or not journal.folder.is_dir():
@@ -238,9 +233,6 @@ def bring_journal(folder: Path, state_dir: Path) -> None:
 def forget_journal(state_dir: Path) -> None:
     """Remove the journal of a pipeline, also what is not written yet.
 
-    Args:
-        state_dir: the pipeline's state folder.
-
     Raises:
         OSError: the store that has it does not answer.
     """
@@ -253,11 +245,7 @@ def forget_journal(state_dir: Path) -> None:
 
 
 def end_notes(state_dir: Path) -> None:
-    """Write the notes of this process that are not written yet.
-
-    Args:
-        state_dir: the pipeline's state folder.
-    """
+    """Write the notes of this process that are not written yet."""
     journal = memory_of(state_dir).get(SharedJournal)
     if journal is not None:
         journal.end()

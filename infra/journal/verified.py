@@ -53,9 +53,6 @@ def locked_note(state_dir: Path) -> Iterator[dict[str, Any]]:
 
     Where the state is in an object store, only who has the pipeline's lock may do so.
 
-    Args:
-        state_dir: the pipeline's state folder.
-
     Raises:
         OSError: it cannot be written.
     """
@@ -77,7 +74,6 @@ def note_copied(state_dir: Path, tables: Collection[str], position: int) -> None
     comparison more.
 
     Args:
-        state_dir: the pipeline's state folder.
         tables: as PostgreSQL writes them.
         position: the LSN at which they are published.
     """

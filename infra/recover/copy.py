@@ -34,7 +34,6 @@ def copy_again(
 
     Args:
         pipeline: the pipeline, whose slot still has all changes.
-        progress: called with the rows so far.
 
     Raises:
         SlotError: open transactions hold the snapshot up; they are named, and the lake is as it was.

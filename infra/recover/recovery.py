@@ -56,7 +56,6 @@ def recover(
     Args:
         pipeline: the pipeline, in whatever state.
         carry_out: do what the plan says.
-        progress: called with a line for each longer step.
         approved: carry out only the plan of this name (`infra.recover.approved`); None: whatever is planned.
 
     Raises:

@@ -67,7 +67,6 @@ def renew(
     Args:
         broken: lake tables that cannot be compared.
         salvage: batches that wait in the change log are the source's, and are applied first.
-        progress: called with a line for each longer step.
 
     Returns:
         What each table got.

@@ -66,7 +66,6 @@ def with_schema_changes(
         pipeline: the pipeline that pulled the batch.
         batch: as pulled from the lake's position.
         snapshot: the snapshot that the batch was pulled up to; None if it ends elsewhere.
-        progress: called with a line for each longer step.
 
     Returns:
         The batch; or another one from the same position that ends later, if a table must be copied.
@@ -173,7 +172,6 @@ def write_copies(
         batch: a batch that starts at the lake's position and ends at the snapshot's LSN.
         snapshot: the snapshot of the source under which the tables are read.
         copies: the tables, and why each is copied.
-        progress: called with the rows that are copied.
         examined: nothing else is to be found out about the batch; else tables that it needs are copied too.
 
     Raises:

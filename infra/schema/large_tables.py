@@ -110,7 +110,6 @@ def postpone_large(pipeline: OpenPipeline, copies: Mapping[SourceTable, str]) ->
     """Set the large ones aside of tables that must be copied again.
 
     Args:
-        pipeline: the pipeline, with its lake.
         copies: the tables, and why they are copied.
 
     Returns:
@@ -135,7 +134,6 @@ def without_large(pipeline: OpenPipeline, findings: Findings, *, compared: bool)
     """Set large tables aside, and return the findings without their copies.
 
     Args:
-        pipeline: the pipeline, with its lake.
         findings: what a batch meets.
         compared: it is known which tables need no copy; else those that may need none stay.
     """

@@ -27,7 +27,6 @@ def set_absent_aside(pipeline: OpenPipeline, damages: Sequence[Damage], *, every
     published before (`spark.publish.absent`).
 
     Args:
-        pipeline: the pipeline, with its lake.
         damages: what is wrong with the lake's tables.
         every: also such a one, and one that is to stop all.
 
@@ -64,7 +63,6 @@ def record_taken_away(pipeline: OpenPipeline, joining: Sequence[SourceTable]) ->
     Batches on the way to it pass them over. If it does not come to that, a later sync copies them.
 
     Args:
-        pipeline: the pipeline, with its lake.
         joining: tables that are copied like new ones.
 
     Returns:

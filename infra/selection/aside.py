@@ -240,7 +240,6 @@ def record_aside(
     """Record tables as set aside at the lake's position.
 
     Args:
-        pipeline: the pipeline, with its lake.
         reasons: schema and name → the cause; what is wrong, where, and the way out.
         event: what happens to them.
     """

@@ -195,7 +195,6 @@ def ask_ahead(pipeline: OpenPipeline, position: int) -> None:
     """Begin to ask what `followed_fingerprints` will, while a batch is on its way.
 
     Args:
-        pipeline: the pipeline, with its source and publications.
         position: LSN after all that was committed before now.
     """
     if (remembered := pipeline.memory.get(RememberedFingerprints)) is not None:
@@ -211,7 +210,6 @@ def followed_fingerprints(
     again, and is the same object; so is all of it, if nothing has changed.
 
     Args:
-        pipeline: the pipeline, with its source and publications.
         snapshot: name of an exported snapshot of the source; None for a catalog that is not older than
             the batch.
         batch_end: LSN at which the batch ends.
@@ -270,7 +268,6 @@ def changes_since(
     Args:
         source: where they are.
         before: OID → what the catalog said before.
-        tables: the tables to compare.
 
     Returns:
         Table → what happened to it; of one that was dropped a `VanishedError`.
@@ -300,7 +297,6 @@ def require_unchanged(
     Args:
         source: where they are.
         before: OID → what the catalog said before.
-        tables: the tables to compare.
 
     Raises:
         ChangedMeanwhileError: a table was altered or rewritten.

@@ -104,7 +104,6 @@ def catch_up(
 
     Args:
         pipeline: a pipeline whose lake has its tables; its lock is held.
-        progress: called with a line for each longer step.
         compact_seconds: after so long, small files of no further table are packed.
     """
     started = time.monotonic()

@@ -98,7 +98,6 @@ def run(
         limits: when the run ends.
         bell: its `stop` ends the run after the batch at hand.
         listener: who is called.
-        progress: called with a line for each longer step.
         verifier: verifies meanwhile; None: nothing does.
 
     Raises:

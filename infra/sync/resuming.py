@@ -107,7 +107,6 @@ def bring_back(
     Args:
         pipeline: a pipeline whose lake has its tables.
         names: schema and name of tables that were set aside when the run began.
-        progress: called with the rows that are copied.
         seconds_max: no further table is begun after so long; the copy of large ones has its own time.
 
     Returns:
@@ -179,7 +178,6 @@ def resume(pipeline: OpenPipeline, table: str, progress: Progressing) -> ResumeR
     Args:
         pipeline: a pipeline whose lake has its tables.
         table: the table, as PostgreSQL writes it.
-        progress: called with the rows that are copied.
 
     Raises:
         PipelineFileError: it is neither set aside nor followed.
