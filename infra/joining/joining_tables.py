@@ -11,7 +11,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import psycopg
 
@@ -51,8 +50,6 @@ if TYPE_CHECKING:
     from slotlake.infra.progress import Progressing
     from slotlake.spark.names import LakeName
     from slotlake.spark.read.point import ReadPoint
-
-_PUBLISHED: WeakKeyDictionary[OpenPipeline, RememberedNames] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -176,7 +173,7 @@ def _new_tables(
     if ignores and not has_names and not changed:
         return [], [], None
     aside = point.aside.keys() - changed
-    source, remembered = pipeline.source, _PUBLISHED.setdefault(pipeline, RememberedNames())
+    source, remembered = pipeline.source, pipeline.memory.of(RememberedNames)
     mirrors = point.all_mirrors.by_source_name
     with source_session(source.dsn, "reading the publications") as connection:
         check_publications(connection, source.publications)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from slotlake.decoder.catalog.publications import SourceTable
@@ -20,11 +17,9 @@ from slotlake.infra.source.partitions import repartitioned
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
-    from slotlake.spark.read.newest import Mirrors
     from slotlake.spark.tables.schema import TableSchema
 
 FILL_WAIT_SECONDS = 60.0
-_LATELY = 8  # pipelines of one process
 
 
 def fill_added_columns(pipeline: OpenPipeline, progress: Progressing) -> list[str]:
@@ -61,13 +56,13 @@ def _unfilled(pipeline: OpenPipeline) -> list[SourceTable]:
 
     point = ReadPoint.latest(pipeline.lake)
     note_pending(pipeline.memory, point)
-    noted, aside = _noted(point.all_mirrors), point.aside.keys()
-    unfilled = {name: columns for name, columns in noted.unfilled.items() if name not in aside}
-    lost = noted.lost - aside
+    mirrors, aside = point.all_mirrors, point.aside.keys()
+    unfilled = {name: columns for name, columns in mirrors.unfilled.items() if name not in aside}
+    lost = mirrors.lost - aside
     lost |= repartitioned(
         pipeline.lake,
         pipeline.source.dsn,
-        [mirror for mirror in noted.partitioned if _name(mirror) not in aside],
+        [mirror for mirror in mirrors.partitioned if _name(mirror) not in aside],
     )
     if not unfilled and not lost:
         return []
@@ -79,35 +74,6 @@ def _unfilled(pipeline: OpenPipeline) -> list[SourceTable]:
             column.has_default and column.name in unfilled.get(_name(table), ()) for column in table.columns
         )
     ]
-
-
-@dataclass(frozen=True)
-class _Noted:
-    """What stands in the shapes of mirrors of values that no row event had.
-
-    Attributes:
-        unfilled: by schema and name, the columns of which rows may lack values.
-        lost: schema and name of tables to which a row came with a value that was not sent.
-        partitioned: the shapes that say with which partitions a table was copied.
-    """
-
-    unfilled: Mapping[tuple[str, str], frozenset[str]]
-    lost: frozenset[tuple[str, str]]
-    partitioned: Sequence[TableSchema]
-
-
-@lru_cache(maxsize=_LATELY)
-def _noted(mirrors: Mirrors) -> _Noted:
-    """Look through all shapes; these are the same object as long as none has changed."""
-    columns = {
-        _name(mirror): frozenset(column.name for column in mirror.live if column.unfilled)
-        for mirror in mirrors.tables
-    }
-    return _Noted(
-        {name: unfilled for name, unfilled in columns.items() if unfilled},
-        frozenset(_name(mirror) for mirror in mirrors.tables if any(column.lost for column in mirror.live)),
-        [mirror for mirror in mirrors.tables if mirror.partitions],
-    )
 
 
 def _name(table: SourceTable | TableSchema) -> tuple[str, str]:

@@ -61,6 +61,26 @@ class Mirrors:
         """The same, by the source's schema and name."""
         return {(shape.schema, shape.table): shape for shape in self.tables}
 
+    @cached_property
+    def unfilled(self) -> Mapping[tuple[str, str], frozenset[str]]:
+        """By source name, the columns of which rows may lack values that no row event had."""
+        columns = {
+            name: frozenset(column.name for column in shape.live if column.unfilled)
+            for name, shape in self.by_source_name.items()
+        }
+        return {name: unfilled for name, unfilled in columns.items() if unfilled}
+
+    @cached_property
+    def lost(self) -> frozenset[tuple[str, str]]:
+        """The source names of tables to which a row came with a value that was not sent."""
+        shapes = self.by_source_name.items()
+        return frozenset(name for name, shape in shapes if any(column.lost for column in shape.live))
+
+    @cached_property
+    def partitioned(self) -> Sequence[TableSchema]:
+        """The shapes that say with which partitions a table was copied."""
+        return [shape for shape in self.tables if shape.partitions]
+
 
 @dataclass(frozen=True)
 class _Newest:
