@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from slotlake.decoder.catalog.publications import SourceTable, source_tables
-from slotlake.decoder.copy import table as copy
 from slotlake.decoder.copy.frames import CopyFrames
 from slotlake.decoder.copy.parts import Part, plan_parts
 from slotlake.decoder.copy.table import CopiedFile
@@ -25,6 +24,7 @@ from slotlake.decoder.slots.slot import create_slot
 from slotlake.decoder.types.representations import Representation
 from slotlake.decoder.types.table import column_type, to_text
 from tests.conftest import Database
+from tests.decoder import copied as copied_table
 from tests.decoder.copied import copy_query, copy_table
 from tests.decoder.sources import settings
 from tests.decoder.test_bad_input_source import refused, role, small_disk
@@ -193,7 +193,7 @@ def test_a_partition_that_gets_anothers_name_is_not_read_for_it(
             database.execute(f"ALTER TABLE {step}")
         return parts
 
-    monkeypatch.setattr(copy, "plan_parts", cut_before)
+    monkeypatch.setattr(copied_table, "plan_parts", cut_before)
     refused(ChangedMeanwhileError, "renamed while it was copied", lambda: copied(database, tmp_path))
     assert list(tmp_path.iterdir()) == []
 
