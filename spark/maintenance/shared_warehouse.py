@@ -26,7 +26,7 @@ from slotlake.spark.catalog.open import Catalog, open_catalog
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.maintenance.removal import executors_folder
 from slotlake.spark.maintenance.table_files import TableFiles
-from slotlake.spark.names import LakeName
+from slotlake.spark.names import LakeName, literal
 from slotlake.spark.session import bounded, shares_files
 from slotlake.spark.session_errors import SPARK_ERRORS, reason
 from slotlake.spark.storage.location import Location
@@ -71,7 +71,11 @@ def probe_executors(session: SparkSession, lake: LakeSettings, place: str) -> No
         try:
             with _explained(session, lake, place):
                 table = name.sql(lake.catalog)
-                session.sql(f"CREATE TABLE {table} (n bigint) USING iceberg").collect()
+                # Where the lake's tables will be: a server may put it elsewhere, with other keys.
+                place_of_table = literal(lake.root / name.namespace / name.table)
+                session.sql(
+                    f"CREATE TABLE {table} (n bigint) USING iceberg LOCATION {place_of_table}"
+                ).collect()
                 session.sql(f"INSERT INTO {table} SELECT id FROM range({_ROWS})").collect()
             _require_readable(catalog, name, _where(lake, place))
             with _explained(session, lake, place):
