@@ -14,13 +14,15 @@ import requests
 
 from slotlake.decoder.errors import LakeError
 from slotlake.spark.catalog import tags as catalog_tags
-from slotlake.spark.catalog.open import check_lake, open_catalog
+from slotlake.spark.catalog.base import load_one
+from slotlake.spark.catalog.open import Catalog, check_lake, open_catalog
 from slotlake.spark.catalog.rest import RestPointers
 from slotlake.spark.catalog.rest_changes import COPYING
 from slotlake.spark.copy.initial import InitialCopy
 from slotlake.spark.copy.owner import is_initialised
 from slotlake.spark.direct.choice import NEVER, SWITCH
 from slotlake.spark.lake import KeepPoints, LakeSettings
+from slotlake.spark.maintenance import shared_warehouse
 from slotlake.spark.maintenance.expiry import Grace
 from slotlake.spark.maintenance.plan import Care
 from slotlake.spark.maintenance.removal import drop_tables
@@ -29,6 +31,7 @@ from slotlake.spark.names import LakeName
 from slotlake.spark.publish.swap import load
 from slotlake.spark.read.point import ReadPoint
 from slotlake.spark.read.query import query
+from slotlake.spark.storage.stores import canonical
 from slotlake.spark.tables.schema import TableSchema
 from tests.catalogs import postgres_uri
 from tests.spark.lake_lab import PIPELINE, Lab, insert, relation, update, write_rows
@@ -312,3 +315,19 @@ class _Lesser:
     def __exit__(self, *failure: object) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+
+def test_the_table_by_which_a_cluster_is_tried_lies_in_the_lake(
+    on_rest: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server puts tables elsewhere, where this process may have no keys."""
+    remove, places = shared_warehouse._remove, []
+
+    def noting(catalog: Catalog, name: LakeName) -> None:
+        places.append(canonical(load_one(catalog, name).metadata["location"]))
+        remove(catalog, name)
+
+    monkeypatch.setattr(shared_warehouse, "_remove", noting)
+    shared_warehouse.probe_executors(on_rest.session, on_rest.lake, "here")
+    (place,) = places
+    assert place.startswith(f"{on_rest.lake.root}/")
