@@ -57,6 +57,7 @@ from slotlake.spark.catalog.rest_views import RestViews
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import COMMITS, LakeName, belongs, visible
 from slotlake.spark.tables import metadata as catalog_metadata
+from slotlake.spark.tables.manifests import with_snapshot_on_top
 from slotlake.spark.tables.metadata import MAIN, Metadata
 from slotlake.spark.tables.schema import PIPELINE_PROPERTY
 
@@ -90,11 +91,21 @@ class RestPointers(Catalog):
         return Pointers(self.names, self.location).of(names)
 
     def prepared(self, table: Loaded, metadata: Metadata, rename: LakeName | None = None) -> Move:
-        """Return the move; the server writes the metadata itself."""
+        """Return the move; the server writes the metadata itself.
+
+        A server keeps the number of the schema with which a snapshot came.  So fields that publishing settles
+        come with a snapshot of their own, by which every reader finds them at that point.
+        """
+        known = _number_of_head(table.metadata, metadata)
+        if rename is None and known not in (None, _number_of_head(metadata, metadata)):
+            metadata = with_snapshot_on_top(metadata)
         return Move(table, metadata, "", rename)
 
     def forget(self, moves: Sequence[Move]) -> None:
-        """Nothing was written."""
+        """Nothing: an answer may have been lost, and the next one says that the table has moved.
+
+        What was written, `maintain` finds as files that nothing leads to.
+        """
 
     def move(self, moves: Sequence[Move]) -> None:
         """Make all moves by one request; by one each, in the order given, where the user accepts that."""
@@ -306,6 +317,12 @@ class RestPointers(Catalog):
 def _name(of: Change) -> LakeName:
     identifier = of["identifier"]
     return LakeName(identifier["namespace"][0], identifier["name"])
+
+
+def _number_of_head(metadata: Metadata, after: Metadata) -> int | None:
+    """The schema by which a table has the snapshot that is main's after a move; None if that is new to it."""
+    head = catalog_metadata.snapshot(metadata, catalog_metadata.ref(after, MAIN) or 0)
+    return None if head is None else head.get("schema-id")
 
 
 def require_done(answer: Response, names: Sequence[LakeName], lake: LakeSettings) -> None:

@@ -40,7 +40,10 @@ from pyiceberg.types import DoubleType, FloatType, LongType, NestedField
 
 from slotlake.decoder.errors import LakeError
 from slotlake.spark import lake_files
-from slotlake.spark.copy.manifests import (
+from slotlake.spark.storage.location import Location
+from slotlake.spark.tables import metadata as catalog_metadata
+from slotlake.spark.tables.layout import default_spec, sort_order_id
+from slotlake.spark.tables.manifests import (
     format_of,
     manifests_of,
     new_snapshot,
@@ -48,9 +51,6 @@ from slotlake.spark.copy.manifests import (
     write_list,
     write_manifest,
 )
-from slotlake.spark.storage.location import Location
-from slotlake.spark.tables import metadata as catalog_metadata
-from slotlake.spark.tables.layout import default_spec, sort_order_id
 from slotlake.spark.tables.metadata import MAIN, Metadata
 from slotlake.spark.tables.schema import COLUMNS_COUNTED, METRICS
 

@@ -61,9 +61,9 @@ from slotlake.spark.publish.swap import (
     Loaded,
     Published,
     load,
+    mains_after,
     point_move,
     require_position,
-    staged_id,
     staged_move,
 )
 from slotlake.spark.storage.location import Location
@@ -211,14 +211,21 @@ class InitialCopy:
             hidden = {name: loaded[copying(name)] for name in self._names}
             snapshots = {name: catalog_metadata.ref(t.metadata, MAIN) or 0 for name, t in hidden.items()}
             staged = load_all(catalog, leftovers)
-            snapshots |= {name: staged_id(table) for name, table in staged.items()}
             rows = {str(name): _rows(hidden[name]) for name in self._tables}
-            keep_positions, commits = self._commits(catalog, replace(point, changed=rows), snapshots)
-            moves = [
+            present = self._present_commits(catalog, point)
+            keep_positions = [point.position]
+            if present is not None:
+                keep_positions = positions_to_keep(present.metadata, point.position, True, self._lake.keep)
+            moves = [staged_move(catalog, table, point, keep_positions) for table in staged.values()]
+            snapshots |= mains_after(moves)
+            moves += [
                 self._move_to_visible(catalog, hidden[name], name, point, keep_positions) for name in hidden
             ]
-            moves += [staged_move(catalog, table, point, keep_positions) for table in staged.values()]
-            moves.append(commits)
+            point = replace(point, changed=rows)
+            if present is not None:
+                moves.append(point_move(catalog, present, point, snapshots, keep_positions))
+            else:
+                moves.append(self._first_commits(catalog, point, snapshots))
             reach("init.before_publish")
             catalog.move(moves)
             self._published = True
@@ -343,17 +350,19 @@ class InitialCopy:
             metadata = catalog_metadata.with_properties(metadata, shape)
         return catalog.prepared(table, tagged(metadata, {}, point.position, keep_positions), name)
 
-    def _commits(
-        self, catalog: Catalog, point: Point, snapshots: dict[LakeName, int]
-    ) -> tuple[list[int], Move]:
-        """The points that are kept, and the move of `commits`."""
+    def _present_commits(self, catalog: Catalog, point: Point) -> Loaded | None:
+        """The table `commits`, which stands at the point; None if the lake has none yet."""
         name = commits_name(self._lake.namespace)
         pointers = catalog.pointers_of([name])
-        if name in pointers:
-            present = load(pointers, name)
-            require_position(present.metadata, name, point, point.position)
-            keep_positions = positions_to_keep(present.metadata, point.position, True, self._lake.keep)
-            return keep_positions, point_move(catalog, present, point, snapshots, keep_positions)
+        if name not in pointers:
+            return None
+        present = load(pointers, name)
+        require_position(present.metadata, name, point, point.position)
+        return present
+
+    def _first_commits(self, catalog: Catalog, point: Point, snapshots: dict[LakeName, int]) -> Move:
+        """Make `commits` out of sight; the move that makes it visible."""
+        name = commits_name(self._lake.namespace)
         hidden = copying(name)
         catalog.make_namespace(hidden.namespace)
         location = table_directory(self._lake, name)
@@ -362,8 +371,7 @@ class InitialCopy:
         create_commits(catalog.iceberg, hidden, location, self._pipeline)
         new_table = load_one(catalog, hidden)
         metadata = with_point(self._lake.memory, new_table, point, snapshots, snapshots.keys())
-        only = [point.position]
-        return only, catalog.prepared(new_table, tagged(metadata, {}, point.position, only), name)
+        return catalog.prepared(new_table, tagged(metadata, {}, point.position, [point.position]), name)
 
     def _drop_unless_resumable(self) -> None:
         if self._retained is None:

@@ -21,7 +21,6 @@ from slotlake.decoder.failpoints import reach
 from slotlake.spark.catalog.base import load_one
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.copy import marked
-from slotlake.spark.copy.manifests import with_nothing_staged
 from slotlake.spark.copy.stale_rows import key_condition
 from slotlake.spark.history.new_tables import copy_source, take_copy
 from slotlake.spark.lake import LakeSettings
@@ -38,6 +37,7 @@ from slotlake.spark.session import shares_files
 from slotlake.spark.storage.location import Location
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.change import schema_after_copy
+from slotlake.spark.tables.manifests import with_nothing_staged
 from slotlake.spark.tables.schema import TableSchema, schema_of
 from slotlake.spark.tables.settle import settle
 

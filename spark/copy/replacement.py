@@ -27,7 +27,6 @@ from slotlake.spark import exchange, lake_files
 from slotlake.spark.catalog.base import Loaded, load, load_one
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.copy.files import with_files
-from slotlake.spark.copy.manifests import FORMATS
 from slotlake.spark.copy.replace import copied_files, insert_rows, places, stage_copy
 from slotlake.spark.copy.stale_rows import key_condition
 from slotlake.spark.history.reserved_columns import rename_reserved_columns
@@ -45,6 +44,7 @@ from slotlake.spark.storage.location import Location
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.change import schema_after_copy
 from slotlake.spark.tables.layout import is_laid_out
+from slotlake.spark.tables.manifests import FORMATS
 from slotlake.spark.tables.metadata import STAGE, Metadata
 from slotlake.spark.tables.schema import TableSchema, schema_of
 

@@ -40,18 +40,18 @@ from pyiceberg.types import LongType
 from slotlake.decoder.errors import LakeError
 from slotlake.spark.catalog import tags as catalog_tags
 from slotlake.spark.catalog.base import Loaded
-from slotlake.spark.copy.manifests import (
+from slotlake.spark.publish.past import with_all_in_the_past
+from slotlake.spark.storage.file_io import StoreFileIO
+from slotlake.spark.tables import metadata as catalog_metadata
+from slotlake.spark.tables import position_deletes
+from slotlake.spark.tables.deletion_vectors import vectors
+from slotlake.spark.tables.manifests import (
     FORMATS,
     entry_schema,
     manifests_of,
     write_list,
     write_manifest,
 )
-from slotlake.spark.publish.past import with_all_in_the_past
-from slotlake.spark.storage.file_io import StoreFileIO
-from slotlake.spark.tables import metadata as catalog_metadata
-from slotlake.spark.tables import position_deletes
-from slotlake.spark.tables.deletion_vectors import vectors
 from slotlake.spark.tables.metadata import MAIN, Metadata
 from slotlake.spark.tables.position_deletes import PATH_ID, POSITION_ID
 from slotlake.spark.tables.schema import WRITE_PROPERTIES

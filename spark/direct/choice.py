@@ -12,7 +12,6 @@ from typing import Final
 
 import pyarrow as pa
 
-from slotlake.spark.copy.manifests import FORMATS
 from slotlake.spark.direct.live import FILES_MAX
 from slotlake.spark.direct.snapshot import CODEC, can_compress
 from slotlake.spark.direct.unsuitable import UnsuitableError
@@ -20,6 +19,7 @@ from slotlake.spark.fold.batch import SegmentFold
 from slotlake.spark.merge.fields import field_changes
 from slotlake.spark.merge.run import Work
 from slotlake.spark.tables.layout import default_spec
+from slotlake.spark.tables.manifests import FORMATS
 from slotlake.spark.tables.metadata import Metadata, head, summary
 from slotlake.spark.tables.schema import TableSchema, schema_of
 from slotlake.spark.tables.settle import settle

@@ -27,9 +27,9 @@ from pyiceberg.manifest import (
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 
-from slotlake.spark.copy.manifests import entry_schema, first_row_id_of, manifests_of
 from slotlake.spark.direct.unsuitable import UnsuitableError
 from slotlake.spark.storage.file_io import StoreFileIO
+from slotlake.spark.tables.manifests import entry_schema, first_row_id_of, manifests_of
 from slotlake.spark.tables.metadata import Metadata
 
 FORMAT: Final = 3

@@ -20,7 +20,6 @@ from slotlake.spark import lake_files
 from slotlake.spark.catalog.base import Loaded
 from slotlake.spark.catalog.open import PointerMovedError, open_catalog
 from slotlake.spark.copy.files import ROW_NUMBERS
-from slotlake.spark.copy.manifests import FORMATS
 from slotlake.spark.direct.choice import NEVER, is_unusual, mode
 from slotlake.spark.direct.live import FILES_MAX, Live, LiveFile, live_files
 from slotlake.spark.direct.positions import Places
@@ -30,6 +29,7 @@ from slotlake.spark.direct.snapshot import Change, with_packed_files
 from slotlake.spark.direct.unsuitable import UnsuitableError
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.storage.stores import canonical
+from slotlake.spark.tables.manifests import FORMATS
 from slotlake.spark.tables.metadata import Metadata, head
 from slotlake.spark.tables.position_deletes import Positions
 

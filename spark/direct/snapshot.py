@@ -31,13 +31,13 @@ from pyiceberg.manifest import (
 
 from slotlake.spark import lake_files
 from slotlake.spark.copy.files import description_of_files
-from slotlake.spark.copy.manifests import new_snapshot, with_new_snapshot, write_entries, write_list
 from slotlake.spark.copy.spread import by_partition, write_parquet
 from slotlake.spark.direct.live import FIRST_ROW_ID, FORMAT, Live, LiveFile, spec_of
 from slotlake.spark.storage.location import Location
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.deletion_vectors import puffin_of
 from slotlake.spark.tables.layout import is_laid_out, layout_of
+from slotlake.spark.tables.manifests import new_snapshot, with_new_snapshot, write_entries, write_list
 from slotlake.spark.tables.metadata import MAIN, STAGE, Metadata
 from slotlake.spark.tables.position_deletes import Positions
 

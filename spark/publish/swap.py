@@ -104,15 +104,13 @@ def publish_tables(lake: LakeSettings, point: Point, tables: Sequence[LakeName],
         loaded = [load(pointers, name) for name in tables]
         staged = [_require_staged(table, point) for table in tables_behind(loaded, point, start)]
         snapshots = {t.name: catalog_metadata.ref(t.metadata, MAIN) or 0 for t in loaded}
-        snapshots |= {t.name: catalog_metadata.ref(t.metadata, STAGE) or 0 for t in staged}
         keep_positions = positions_to_keep(before.metadata, point.position, bool(tables), lake.keep)
-        _swap(
-            catalog,
-            staged,
-            lambda: point_move(catalog, before, point, snapshots, keep_positions),
-            point,
-            keep_positions,
-        )
+
+        def commits_move(moves: Sequence[Move]) -> Move:
+            snapshots.update(mains_after(moves))
+            return point_move(catalog, before, point, snapshots, keep_positions)
+
+        _swap(catalog, staged, commits_move, point, keep_positions)
     return Published(
         point, point.position, False, {str(name): snapshot for name, snapshot in snapshots.items()}
     )
@@ -268,7 +266,7 @@ def steps_staged(metadata: Metadata) -> int:
 def _swap(
     catalog: Catalog,
     staged: Sequence[Loaded],
-    commits: Callable[[], Move],
+    commits: Callable[[Sequence[Move]], Move],
     point: Point,
     keep_positions: Collection[int],
 ) -> None:
@@ -277,7 +275,7 @@ def _swap(
     try:
         with lake_files.side_by_side():
             moves.extend(_staged_move(catalog, table, point, keep_positions) for table in staged)
-            moves.append(commits())
+            moves.append(commits(moves))
         reach("publish.before_swap")
         catalog.move(moves)
     except PointerMovedError:
@@ -287,9 +285,9 @@ def _swap(
     reach("publish.after_swap")
 
 
-def staged_id(table: Loaded) -> int:
-    """The snapshot that is staged of a table."""
-    return catalog_metadata.ref(table.metadata, STAGE) or 0
+def mains_after(moves: Iterable[Move]) -> dict[LakeName, int]:
+    """The snapshot that each table has as its main after its move."""
+    return {move.name: catalog_metadata.ref(move.metadata, MAIN) or 0 for move in moves}
 
 
 def staged_move(catalog: Catalog, table: Loaded, point: Point, keep_positions: Collection[int]) -> Move:

@@ -21,7 +21,6 @@ from slotlake.spark import lake_files
 from slotlake.spark.catalog.base import load, load_one
 from slotlake.spark.catalog.open import Catalog, check_lake, open_catalog
 from slotlake.spark.catalog.tags import tagged
-from slotlake.spark.copy.manifests import with_own_manifests
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.maintenance.removal import drop_tables
 from slotlake.spark.names import COMMITS, LakeName, belongs, copying, derived_table_name
@@ -33,6 +32,7 @@ from slotlake.spark.read.pinned import Pinned
 from slotlake.spark.read.point import ReadPoint
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.layout import without_missing_fields
+from slotlake.spark.tables.manifests import with_own_manifests
 from slotlake.spark.tables.metadata import MAIN, Metadata
 from slotlake.spark.tables.schema import PIPELINE_PROPERTY, SCHEMA_PROPERTY, STAGED_SCHEMA_PROPERTY
 from slotlake.spark.tables.settle import HISTORY_PROPERTY, STAGED_FIELDS_PROPERTY

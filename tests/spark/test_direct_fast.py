@@ -14,7 +14,6 @@ from pyiceberg.types import DecimalType, IntegerType, NestedField, StringType
 
 from slotlake.spark.catalog.base import load_one
 from slotlake.spark.catalog.open import open_catalog
-from slotlake.spark.copy.manifests import format_of
 from slotlake.spark.direct import choice, packing
 from slotlake.spark.direct.live import live_files
 from slotlake.spark.direct.packing import pack_directly
@@ -32,6 +31,7 @@ from slotlake.spark.publish.swap import reset_stage
 from slotlake.spark.storage.stores import canonical
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.layout import with_layout
+from slotlake.spark.tables.manifests import format_of
 from slotlake.spark.tables.metadata import MAIN, STAGE
 from slotlake.spark.tables.schema import SCHEMA_PROPERTY, TableSchema
 from tests.spark.lake_lab import UNCHANGED, Change, HandBatch, Row, delete, insert, relation, update

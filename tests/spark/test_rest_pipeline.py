@@ -10,11 +10,15 @@ from typing import Any
 import pytest
 
 from slotlake import Pipeline
+from slotlake.decoder.lsn import parse_lsn
 from slotlake.spark.catalog.rest import RestPointers
+from slotlake.spark.catalog.tags import tag
+from slotlake.spark.direct.choice import NEVER, SWITCH
 from slotlake.spark.read.point import ReadPoint
 from slotlake.spark.replay.scratch import scratch_of
 from tests.conftest import Database
 from tests.e2e.oracle import pipeline_file, source_rows
+from tests.e2e.readers import DuckFiles, PyIceberg, Rows, pyiceberg_catalog, rows_in
 from tests.e2e.test_beside import mirrors, past
 from tests.e2e.test_modes import MODES
 
@@ -107,6 +111,37 @@ def _at_the_newest_point(pipeline: Any, lsn: str) -> None:
 def _sorted(pipeline: Any, name: str) -> list[Any]:
     rows = sorted(pipeline.rows("t", ["id", name, "b"]), key=lambda row: int(row[0]))
     return [row[1:] for row in rows]
+
+
+def test_other_readers_find_a_column_by_its_name_where_its_type_changed(
+    session: Any, rest: str, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows were staged while readers had another field of that name; with Spark, and without."""
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, n int, gone text); INSERT INTO t VALUES (1, 1), (2, 2), (3, 3)"
+    )
+    file = pipeline_file(tmp_path, database, ["t"], extra=MODES, uri=rest, name=f"r{database.name}")
+    with Pipeline.open(file) as pipeline:
+        pipeline.init()
+        catalog, points = pyiceberg_catalog(pipeline.lake), {}
+        for number, kind in enumerate(("numeric(9,2)", "text")):
+            monkeypatch.setenv(SWITCH, NEVER if number else "")
+            database.execute(
+                f"UPDATE t SET n = 7 WHERE id = 1; ALTER TABLE t ALTER n TYPE {kind}, ADD c{number} int;"
+                f"ALTER TABLE t DROP {'c0' if number else 'gone'}; UPDATE t SET n = 1{number} WHERE id = 2"
+            )
+            points[tag(parse_lsn(pipeline.sync().lsn))] = _rows_of_source(database)
+        assert pipeline.verify().equal
+        for reader in (PyIceberg(catalog, pipeline.lake), DuckFiles(catalog, pipeline.lake)):
+            for point, (names, rows) in points.items():
+                assert rows_in(reader.read("t", point).select(names)) == rows, (reader.name, names)
+            assert rows_in(reader.read("t", None).select(names)) == rows, reader.name
+
+
+def _rows_of_source(database: Database) -> tuple[list[str], Rows]:
+    with database.connect() as connection:
+        names, rows = source_rows(connection, "t")
+    return names, Counter({tuple(sorted(zip(names, row, strict=True))): count for row, count in rows.items()})
 
 
 def test_a_replay_begins_with_the_names_of_its_start(

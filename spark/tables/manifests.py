@@ -245,6 +245,29 @@ def with_new_snapshot(metadata: Metadata, snapshot: Metadata, branch: str) -> Me
     return catalog_metadata.with_ref(grown, branch, snapshot["snapshot-id"])
 
 
+def with_snapshot_on_top(metadata: Metadata) -> Metadata:
+    """The metadata with a snapshot on top of main's, with the same files and what a point said of them.
+
+    It has a list of its own, because whoever lets go of a snapshot removes its list.  It takes the place of
+    main's in every reference.
+
+    Raises:
+        LakeError: the list cannot be written.
+    """
+    head = catalog_metadata.head(metadata) or {}
+    kept = {k: v for k, v in catalog_metadata.summary(head).items() if k.startswith(("total-", "slotlake."))}
+    on_top = {**new_snapshot(metadata, MAIN), "summary": {**kept, "operation": "replace"}}
+    on_top = write_list(format_of(metadata), on_top, manifests_of(metadata, head))
+    grown = with_new_snapshot(metadata, on_top, MAIN)
+    refs = {
+        name: {**ref, "snapshot-id": on_top["snapshot-id"]}
+        if ref["snapshot-id"] == head["snapshot-id"]
+        else ref
+        for name, ref in grown["refs"].items()
+    }
+    return {**grown, "refs": refs}
+
+
 def with_nothing_staged(metadata: Metadata) -> Metadata:
     """Write a snapshot without files; the metadata with it as ``stage``.
 
