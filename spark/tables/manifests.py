@@ -255,8 +255,10 @@ def with_snapshot_on_top(metadata: Metadata) -> Metadata:
         LakeError: the list cannot be written.
     """
     head = catalog_metadata.head(metadata) or {}
-    kept = {k: v for k, v in catalog_metadata.summary(head).items() if k.startswith(("total-", "slotlake."))}
-    on_top = {**new_snapshot(metadata, MAIN), "summary": {**kept, "operation": "replace"}}
+    entries = {
+        k: v for k, v in catalog_metadata.summary(head).items() if k.startswith(("total-", "slotlake."))
+    }
+    on_top = {**new_snapshot(metadata, MAIN), "summary": {**entries, "operation": "replace"}}
     on_top = write_list(format_of(metadata), on_top, manifests_of(metadata, head))
     grown = with_new_snapshot(metadata, on_top, MAIN)
     refs = {
