@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from slotlake.infra.care.of_tables import PipelineTables
 from slotlake.infra.journal.events import note_copies
+from slotlake.infra.maintain.of_tables import PipelineTables
 from slotlake.infra.progress import Progressing, silent
 from slotlake.infra.query.queries import PinnedQueries, QueryResult, parsed_at
 from slotlake.infra.reports import (
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from slotlake.expectations.results import Report
     from slotlake.infra.backfill.replay import ReplayReport
     from slotlake.infra.backfill.report import BackfillReport
-    from slotlake.infra.care.dropping import DropReport
+    from slotlake.infra.maintain.dropping import DropReport
     from slotlake.infra.recover.report import RecoverReport
     from slotlake.infra.source.bell import Bell
     from slotlake.infra.status.schema_changes import SchemaReport
@@ -48,8 +48,8 @@ class Pipeline(PipelineTables):
 
     def init(self, *, progress: Progressing = silent, wait_seconds: float = 0.0) -> InitReport:
         """Make publication, slot and lake tables, and copy what the source holds. Idempotent."""
-        from slotlake.infra.care.dropping import begin_again
         from slotlake.infra.copy.bootstrap import initialise
+        from slotlake.infra.maintain.dropping import begin_again
         from slotlake.infra.selection import known_tables
 
         with self.exclusively(wait_seconds, step="init"):
@@ -147,7 +147,7 @@ class Pipeline(PipelineTables):
 
         listener, verifier = listener or loop.RunListener(), None
         if self.file.verify.is_left_on:
-            from slotlake.infra.care.background import BackgroundVerifier
+            from slotlake.infra.verify.background import BackgroundVerifier
 
             verifier = BackgroundVerifier(self, listener.line)
         return loop.run(self, limits or loop.RunLimits(), bell or Bell(), listener, progress, verifier)
@@ -177,7 +177,7 @@ class Pipeline(PipelineTables):
             LakeError: the lake is behind ``at_least``.
             SourceError: transactions stayed open for too long; the message names them.
         """
-        from slotlake.infra.care.verification import VerifyRequest, verify
+        from slotlake.infra.verify.verification import VerifyRequest, verify
 
         asked = (scope, tuple(tables), source_load, connections, slot_timeout_seconds, at_least)
         return verify(self, VerifyRequest(*asked), progress)
@@ -239,7 +239,7 @@ class Pipeline(PipelineTables):
             table: only this one, as PostgreSQL writes it.
             rewrite_layout: also write anew all tables that have files of an earlier layout.
         """
-        from slotlake.infra.care.maintenance import maintain
+        from slotlake.infra.maintain.maintenance import maintain
 
         return maintain(self, table, progress, wait_seconds, rewrite_layout=rewrite_layout)
 
@@ -314,7 +314,7 @@ class Pipeline(PipelineTables):
 
     def drop(self, *, lake: bool = False) -> DropReport:
         """End the pipeline: its slot and the publications it made; with ``lake`` its tables too."""
-        from slotlake.infra.care.dropping import drop
+        from slotlake.infra.maintain.dropping import drop
 
         with self.exclusively(step="drop", on_one_side=True):
             return drop(self, lake=lake)
@@ -328,7 +328,7 @@ class Pipeline(PipelineTables):
             carry_out: do what the plan says.
             approved: only if that is still the plan of this name (`infra.recover.approved`).
         """
-        from slotlake.infra.care.dropping import begin_again
+        from slotlake.infra.maintain.dropping import begin_again
         from slotlake.infra.recover.recovery import recover
 
         with self.exclusively(step="recover"):
@@ -338,6 +338,6 @@ class Pipeline(PipelineTables):
 
     def verification_summary(self, report: Report) -> dict[str, Any]:
         """A verification without row values, for logs and XComs: verdict, LSN, counts."""
-        from slotlake.infra.care.verification import summary
+        from slotlake.infra.verify.verification import summary
 
         return summary(report)

@@ -14,12 +14,12 @@ import sqlalchemy.dialects.sqlite
 
 import slotlake.decoder.stream.pull
 import slotlake.infra.airflow.steps
-import slotlake.infra.care.verification
 import slotlake.infra.copy.bootstrap
 import slotlake.infra.engine
 import slotlake.infra.full_disk
 import slotlake.infra.standing
 import slotlake.infra.sync.catch_up
+import slotlake.infra.verify.verification
 import slotlake.spark.apply.stage
 import slotlake.spark.catalog.sql
 import slotlake.spark.copy.initial
@@ -37,7 +37,7 @@ LOADED = (
     slotlake.infra.full_disk,
     slotlake.infra.standing,
     slotlake.infra.airflow.steps,
-    slotlake.infra.care.verification,
+    slotlake.infra.verify.verification,
     pyiceberg.catalog.sql,
     pyspark.sql.connect.session,
     slotlake.spark.apply.stage,

@@ -1,6 +1,6 @@
 """The note ``verified.json`` in a pipeline's state: what was verified of each table, and when.
 
-Verifications write it (infra/care/outcome.py); status, and who plans the next one, read it.  Who copies a
+Verifications write it (infra/verify/outcome.py); status, and who plans the next one, read it.  Who copies a
 table says so here (`note_copied`): no row of the copy is verified yet.
 """
 

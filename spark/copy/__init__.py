@@ -1,5 +1,4 @@
 """Rows from the source become tables or replace rows: first copy, replacement, amendment.
 
-Others import `amend`, `files`, `initial`, `manifests`, `owner`, `replace`, `replacement`, `spread` and
-`table_format`.
+Others import `amend`, `files`, `initial`, `owner`, `replace`, `replacement`, `spread` and `table_format`.
 """

@@ -17,13 +17,13 @@ from rich.console import Console
 
 from slotlake.expectations.results import Difference, Report, TableResult
 from slotlake.infra.airflow.words import log_step, verify_lines
-from slotlake.infra.care.verification import _write_docs, summary
 from slotlake.infra.cli.texts.work import verify_text
 from slotlake.infra.config.pipeline_file import load_pipeline
 from slotlake.infra.health.data_docs import data_docs
 from slotlake.infra.health.model import PERIODS
 from slotlake.infra.journal.recorded import Recorded, in_store
 from slotlake.infra.journal.shared import SharedJournal
+from slotlake.infra.verify.verification import _write_docs, summary
 from tests.infra.test_pages import EVIL, NOW, noted, pipeline
 from tests.infra.test_shared_journal import Bucket, pipeline_file
 from tests.prometheus import families

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from slotlake.infra.care.outcome import changed_verified
+from slotlake.infra.verify.outcome import changed_verified
 
 
 def let_pass(pipeline: Any, seconds: float) -> None:

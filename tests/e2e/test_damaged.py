@@ -11,8 +11,8 @@ import pytest
 
 from slotlake import Pipeline
 from slotlake.expectations.results import UNREADABLE
-from slotlake.infra.care import rolling
 from slotlake.infra.local.postgres import EmbeddedPostgres, Version, temporary_postgres
+from slotlake.infra.verify import rolling
 from tests.conftest import Database
 from tests.e2e.oracle import assert_equal, pipeline_file
 from tests.e2e.rolled import let_pass

@@ -20,13 +20,13 @@ from slotlake import Pipeline
 from slotlake.decoder.errors import LakeError, SlotError, SourceError
 from slotlake.decoder.lsn import parse_lsn
 from slotlake.expectations.scopes import key_rows
-from slotlake.infra.care import background
 from slotlake.infra.journal.journal import Journal
 from slotlake.infra.local.postgres import temporary_postgres
 from slotlake.infra.reports import RunReport, SyncReport
 from slotlake.infra.source.bell import Bell
 from slotlake.infra.sync import loop
 from slotlake.infra.sync.loop import RunLimits, RunListener
+from slotlake.infra.verify import background
 from tests.conftest import Database, fresh_database
 from tests.e2e.oracle import assert_equal, differences, pipeline_file
 from tests.e2e.test_crash import SYNC_FAILPOINTS
@@ -290,7 +290,7 @@ def test_changed_rows_are_verified_after_batches(
         assert go_on.wait(60)
         return compare(*arguments)
 
-    monkeypatch.setattr("slotlake.infra.care.comparing.compare_keys", slow)
+    monkeypatch.setattr("slotlake.infra.verify.comparing.compare_keys", slow)
     monkeypatch.setattr(background, "_LOOP_SHARE", 1.0)  # the next one begins at once
     with Running(file, RunLimits(), remote) as running:
         database.execute("UPDATE a SET v = 'w' WHERE id <= 50")

@@ -177,7 +177,7 @@ def test_old_batches_leave_the_bucket_and_damaged_ones_are_pulled_again(
     with Pipeline.open(file, remote=connect) as a:
         assert a.maintain().ended_uploads == 0
         later = SimpleNamespace(time=lambda: time.time() + 90_000, monotonic=time.monotonic)
-        monkeypatch.setattr("slotlake.infra.care.maintenance.time", later)
+        monkeypatch.setattr("slotlake.infra.maintain.maintenance.time", later)
         assert a.maintain().ended_uploads == 1
     text = file.read_text()
     file.write_text(text.replace("changelog: {", "changelog: {keep_days: 0, "))

@@ -18,9 +18,9 @@ from slotlake.decoder.lsn import parse_lsn
 from slotlake.expectations.lake_side import LakeTable
 from slotlake.expectations.results import REWRITTEN
 from slotlake.expectations.scopes import key_rows
-from slotlake.infra.care.verification import summary
 from slotlake.infra.cli.main import main
 from slotlake.infra.journal.journal import Journal
+from slotlake.infra.verify.verification import summary
 from tests.conftest import Database
 from tests.e2e.oracle import pipeline_file
 from tests.meanwhile import meanwhile

@@ -11,12 +11,12 @@ import pytest
 
 from slotlake import Pipeline
 from slotlake.decoder.errors import PipelineFileError
-from slotlake.infra.care import rolling
-from slotlake.infra.care.outcome import changed_verified
-from slotlake.infra.care.verification import VerifyRequest, begin
 from slotlake.infra.journal.journal import Journal
 from slotlake.infra.journal.verified import coverage, read_verified
 from slotlake.infra.progress import silent
+from slotlake.infra.verify import rolling
+from slotlake.infra.verify.outcome import changed_verified
+from slotlake.infra.verify.verification import VerifyRequest, begin
 from slotlake.spark.read.point import ReadPoint
 from tests.conftest import Database
 from tests.e2e.oracle import pipeline_file

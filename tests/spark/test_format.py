@@ -17,7 +17,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from slotlake.decoder.errors import LakeError
 from slotlake.decoder.types import table as type_table
 from slotlake.decoder.types.table import column_type
-from slotlake.infra.care.table_format import _plan
+from slotlake.infra.maintain.table_format import _plan
 from slotlake.spark.catalog.base import Loaded, load
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.copy.files import with_files

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from slotlake.infra.backfill.replay import ReplayReport
     from slotlake.infra.backfill.report import BackfillReport, TableBackfilled
-    from slotlake.infra.care.adding import AddReport
-    from slotlake.infra.care.dropping import DropReport
-    from slotlake.infra.care.removing import RemoveReport
+    from slotlake.infra.maintain.adding import AddReport
+    from slotlake.infra.maintain.dropping import DropReport
+    from slotlake.infra.maintain.removing import RemoveReport
     from slotlake.infra.recover.report import RecoverReport
     from slotlake.infra.reports import (
         FormatReport,

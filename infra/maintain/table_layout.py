@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from slotlake.infra.care.table_changes import change_tables
+from slotlake.infra.maintain.table_changes import change_tables
 from slotlake.infra.reports import LayoutReport
 from slotlake.infra.selection.layouts import require_layout
 from slotlake.infra.selection.pending import LAYOUT
 
 if TYPE_CHECKING:
-    from slotlake.infra.care.table_changes import Others
+    from slotlake.infra.maintain.table_changes import Others
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.spark.catalog.base import Loaded

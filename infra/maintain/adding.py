@@ -27,8 +27,8 @@ from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.privileges import require_readable
 from slotlake.decoder.server.source import source_session
 from slotlake.infra.backfill.backfill import BackfillRequest, backfill
-from slotlake.infra.care.removing import finish_removal
 from slotlake.infra.joining.joining_tables import progress_by_table
+from slotlake.infra.maintain.removing import finish_removal
 from slotlake.infra.reports import Report
 from slotlake.infra.selection import known_tables
 from slotlake.infra.selection.file_tables import (

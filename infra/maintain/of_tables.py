@@ -11,8 +11,8 @@ from slotlake.infra.progress import Progressing, silent
 from slotlake.infra.reports import FormatReport, LayoutReport, ResumeReport
 
 if TYPE_CHECKING:
-    from slotlake.infra.care.adding import AddReport
-    from slotlake.infra.care.removing import RemoveReport
+    from slotlake.infra.maintain.adding import AddReport
+    from slotlake.infra.maintain.removing import RemoveReport
 
 
 class PipelineTables(OpenPipeline):
@@ -31,7 +31,7 @@ class PipelineTables(OpenPipeline):
             PipelineFileError: the source has no such table, or cannot publish it.
             SourceError: the role may not; the error has the statements for somebody who may.
         """
-        from slotlake.infra.care.adding import add
+        from slotlake.infra.maintain.adding import add
 
         names = (tables,) if isinstance(tables, str) else tuple(tables)
         return add(self, names, publication, progress)
@@ -47,8 +47,8 @@ class PipelineTables(OpenPipeline):
             PipelineFileError: there is no such table, or its publication has all tables.
             SourceError: the role may not; the error has the statements for somebody who may.
         """
-        from slotlake.infra.care.adding import parsed
-        from slotlake.infra.care.removing import remove
+        from slotlake.infra.maintain.adding import parsed
+        from slotlake.infra.maintain.removing import remove
 
         names = [parsed(table) for table in ((tables,) if isinstance(tables, str) else tables)]
         with self.exclusively(60.0, step="remove"):
@@ -84,7 +84,7 @@ class PipelineTables(OpenPipeline):
             PipelineFileError: the lake has no such table.
             LakeError: a table cannot have that format; nothing was changed.
         """
-        from slotlake.infra.care.table_format import change_format
+        from slotlake.infra.maintain.table_format import change_format
 
         with self.exclusively(wait_seconds, step="format"):
             return change_format(self, tables, progress)
@@ -100,7 +100,7 @@ class PipelineTables(OpenPipeline):
         Raises:
             PipelineFileError: the lake has no such table, or a table cannot have that layout.
         """
-        from slotlake.infra.care.table_layout import change_layout
+        from slotlake.infra.maintain.table_layout import change_layout
 
         with self.exclusively(wait_seconds, step="layout"):
             return change_layout(self, tables, progress)

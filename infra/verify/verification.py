@@ -31,10 +31,6 @@ from slotlake.expectations.results import (
 from slotlake.expectations.source_side import snapshot_session
 from slotlake.infra.advance.gates import DOCS_SECONDS, user_project
 from slotlake.infra.advance.nonblocking import at_nonblocking_snapshot
-from slotlake.infra.care.changed import fetch_batches
-from slotlake.infra.care.comparing import Comparison
-from slotlake.infra.care.outcome import note_outcome
-from slotlake.infra.care.suites import suites_checked
 from slotlake.infra.copy.joining_record import joining_table_names
 from slotlake.infra.copy.tables import published_tables
 from slotlake.infra.joining.recopying import progress_by_table
@@ -43,6 +39,10 @@ from slotlake.infra.locking.machine import exclusive
 from slotlake.infra.readers import reading_noted
 from slotlake.infra.selection.tables import comparable, refuse_changed
 from slotlake.infra.sync.refill import fill_added_columns, has_unfilled_columns
+from slotlake.infra.verify.changed import fetch_batches
+from slotlake.infra.verify.comparing import Comparison
+from slotlake.infra.verify.outcome import note_outcome
+from slotlake.infra.verify.suites import suites_checked
 from slotlake.spark.names import parse_postgres_name
 
 if TYPE_CHECKING:

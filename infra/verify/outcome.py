@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 from slotlake.decoder.errors import BusyError
 from slotlake.decoder.lsn import format_lsn, parse_lsn
 from slotlake.expectations.results import ASIDE, CHANGED, FULL, NOT_COMPARED, ROLLING, Report, TableResult
-from slotlake.infra.care.rolling import credit_after, note_turn
 from slotlake.infra.journal.events import note_verification
 from slotlake.infra.journal.verified import copied_since, coverage, locked_note
+from slotlake.infra.verify.rolling import credit_after, note_turn
 from slotlake.spark.names import postgres_name
 
 if TYPE_CHECKING:
-    from slotlake.infra.care.comparing import Comparison
     from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.verify.comparing import Comparison
 
 _log = logging.getLogger(__name__)
 _OF_SLICES = ("relation", "rows", "slices")

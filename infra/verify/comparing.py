@@ -32,8 +32,8 @@ from slotlake.expectations.sessions.pace import Pace
 from slotlake.expectations.sessions.pool import Sessions, sessions
 from slotlake.expectations.shapes import Compared, OtherRows
 from slotlake.expectations.source_side import hashes_escaped
-from slotlake.infra.care.changed import NO_KEY, ChangedTable, changes_since
-from slotlake.infra.care.rolling import RUN_SECONDS_MAX, Plan, Turn, plan_turns
+from slotlake.infra.verify.changed import NO_KEY, ChangedTable, changes_since
+from slotlake.infra.verify.rolling import RUN_SECONDS_MAX, Plan, Turn, plan_turns
 from slotlake.spark.names import postgres_name
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Comparison:
         point: the lake.
         tables: the tables that are compared.
         verified: the note of what was found equal before.
-        scope: as in `slotlake.infra.care.verification.VerifyRequest`.
+        scope: as in `slotlake.infra.verify.verification.VerifyRequest`.
         source_load: likewise.
         connections: likewise.
         whole: tables of which all rows were compared, whatever the scope is.

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from slotlake.decoder.errors import LakeError
-from slotlake.infra.care.table_changes import change_tables
+from slotlake.infra.maintain.table_changes import change_tables
 from slotlake.infra.reports import FormatReport
 from slotlake.infra.selection.pending import FORMAT
 
 if TYPE_CHECKING:
-    from slotlake.infra.care.table_changes import Others
+    from slotlake.infra.maintain.table_changes import Others
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.spark.catalog.base import Loaded

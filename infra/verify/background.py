@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from slotlake.decoder.errors import SlotlakeError
 from slotlake.expectations.results import CHANGED, ROLLING, Report
 from slotlake.expectations.sessions.pace import StoppedError
-from slotlake.infra.care.verification import Begun, VerifyRequest, begin
 from slotlake.infra.progress import silent
+from slotlake.infra.verify.verification import Begun, VerifyRequest, begin
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
