@@ -144,7 +144,7 @@ class WholeTables:
                 if self._is_read and self._are_in_lake():
                     copied = copy_in_place(self.pipeline, tables, later, progress, _HOW, attempt)
                     if len(copied.copies) == len(tables):
-                        self.reports = reports_of(tables, copied.copies)
+                        self.reports = reports_of(copied.copies)
                         return later.lsn
             except ChangedMeanwhileError:
                 pass

@@ -24,8 +24,6 @@ from slotlake.decoder.failpoints import reach
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.slot import ExportedSnapshot
-from slotlake.infra.advance.advance import at_slot_snapshot
-from slotlake.infra.advance.nonblocking import at_nonblocking_snapshot
 from slotlake.infra.advance.steps import confirm_position
 from slotlake.infra.backfill import ahead
 from slotlake.infra.backfill.ahead import WholeTables
@@ -34,23 +32,20 @@ from slotlake.infra.backfill.named import named_tables
 from slotlake.infra.backfill.report import BackfillReport, TableBackfilled, reports_of
 from slotlake.infra.backfill.rows import amending, compare, publish_rows, read_rows, stage_rows
 from slotlake.infra.config.private_files import with_private_files
-from slotlake.infra.copy.tables import InPlace, backfill_point, copy_all, copy_in_place, require_all
-from slotlake.infra.selection.aside import record_aside, tables_aside
-from slotlake.infra.selection.tables import lake_schema, refuse_changed
-from slotlake.spark.publish.lives import Event
+from slotlake.infra.copy.tables import backfill_point
+from slotlake.infra.selection.aside import tables_aside
+from slotlake.infra.selection.tables import refuse_changed
+from slotlake.infra.sync.reading_again import drop_filtered, mirrors_of, read_again, snapshot_for
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.spark.lake import LakeSettings
     from slotlake.spark.names import LakeName
-    from slotlake.spark.tables.schema import TableSchema
 
 _Alone = Callable[[], AbstractContextManager[None]]
 SLOT_WAIT_SECONDS = 60.0
 _PART = "backfilling"
-_OTHERWISE = "the pipeline file takes other rows or columns of it than before, so it is copied again"
-_RESUME = "run slotlake resume; a later sync does, too"
 _TRIES = 3
 
 
@@ -169,41 +164,15 @@ def _publish_chosen(chosen: ChosenRows, run: _Run, request: BackfillRequest) -> 
 
 def _whole_tables(pipeline: OpenPipeline, run: _Run, tables: Sequence[SourceTable]) -> int:
     """Read whole tables again, and return the LSN at which they are published."""
-    for table in tables:
-        _drop_if_taken_otherwise(pipeline, table)
     try:
-        return run.at_one_point(tables)
+        lsn, copies = read_again(pipeline, tables, run.wait_seconds, run.progress)
     except ApplyError:
         # A filter that no longer fits a table holds up the very batches that lead to the copy.
-        if not _drop_filtered(pipeline, tables):
+        if not drop_filtered(pipeline, tables):
             raise
-        return run.at_one_point(tables)
-
-
-def read_again(
-    pipeline: OpenPipeline,
-    tables: Sequence[SourceTable],
-    wait_seconds: float,
-    progress: Progressing,
-    *,
-    at_slot: bool,
-) -> tuple[int, int]:
-    """Read whole tables again, whatever the lake has of them.
-
-    Args:
-        pipeline: a pipeline whose lake has its tables.
-        wait_seconds: how long transactions may stay open.
-        at_slot: read under a snapshot that waits for open transactions; needed for a table whose place in
-            the publications changed.
-
-    Returns:
-        The LSN at which the tables are published, and the number of their rows.
-    """
-    for table in tables:
-        _drop_if_taken_otherwise(pipeline, table)
-    run = _Run(pipeline, {}, False, progress, wait_seconds, at_slot=at_slot)
-    lsn = run.at_one_point(tables)
-    return lsn, sum(each.rows for each in run.done)
+        lsn, copies = read_again(pipeline, tables, run.wait_seconds, run.progress)
+    run.done = reports_of(copies)
+    return lsn
 
 
 @dataclass
@@ -215,7 +184,6 @@ class _Run:
     dry_run: bool
     progress: Progressing
     wait_seconds: float = SLOT_WAIT_SECONDS
-    at_slot: bool = False
     done: list[TableBackfilled] = field(default_factory=list)
 
     def begin(self, tables: Sequence[SourceTable], resources: ExitStack) -> ChosenRows | WholeTables | None:
@@ -244,37 +212,17 @@ class _Run:
         return WholeTables.begin(self.pipeline, tables, snapshot, resources)
 
     def at_one_point(self, tables: Sequence[SourceTable]) -> int:
-        """Read all of the tables at one LSN, and return it."""
+        """Compare and read the chosen rows of all tables at one LSN, and return it."""
         self.done.clear()
-        present, absent = self._by_presence(tables)
         with self._at_snapshot(tables) as snapshot, ExitStack() as resources:
-            if self.conditions:
-                _refuse_aside(self.pipeline.lake, tables)
-                staged = [self._stage(table, snapshot, tables, resources) for table in present]
-                names = [name for names in staged for name in names]
-                publish_rows(self.pipeline, names, snapshot.lsn, tables, self.done)
-                return snapshot.lsn
-            if present:
-                replaced = copy_in_place(self.pipeline, present, snapshot, self.progress, InPlace())
-                require_all(present, replaced)
-                self.done += reports_of(present, replaced.copies)
-            if absent:
-                copied = copy_all(self.pipeline, absent, snapshot, self.progress)
-                for error in copied.errors.values():
-                    raise error
-                self.done += [TableBackfilled(c.table, c.lake_table, c.rows) for c in copied.copies]
+            _refuse_aside(self.pipeline.lake, tables)
+            staged = [self._stage(table, snapshot, tables, resources) for table in tables]
+            names = [name for names in staged for name in names]
+            publish_rows(self.pipeline, names, snapshot.lsn, tables, self.done)
             return snapshot.lsn
 
-    def _by_presence(self, tables: Sequence[SourceTable]) -> tuple[list[SourceTable], list[SourceTable]]:
-        mirrors = _mirrors(self.pipeline.lake)
-        present = [table for table in tables if (table.schema, table.table) in mirrors]
-        return present, [table for table in tables if table not in present]
-
     def _at_snapshot(self, tables: Sequence[SourceTable]) -> AbstractContextManager[ExportedSnapshot]:
-        # What is copied for the first time may have joined while transactions of now were open already.
-        needs_slot = self.at_slot or self._by_presence(tables)[1]
-        at_snapshot = at_slot_snapshot if needs_slot else at_nonblocking_snapshot
-        return at_snapshot(self.pipeline, self.wait_seconds, self.progress)
+        return snapshot_for(self.pipeline, tables, self.wait_seconds, self.progress)
 
     def _stage(
         self,
@@ -303,7 +251,7 @@ def _conditions(
     if request.where is None and request.key_range is None:
         return {}
     refuse_changed(pipeline)
-    mirrors, conditions = _mirrors(pipeline.lake), {}
+    mirrors, conditions = mirrors_of(pipeline.lake), {}
     _refuse_aside(pipeline.lake, tables)
     source = pipeline.source
     with source_session(source.dsn, "checking the condition") as connection:
@@ -337,42 +285,3 @@ def _text(table: SourceTable, request: BackfillRequest) -> str:
         return request.where or ""
     keys = range_condition(table, request.key_range)
     return keys if request.where is None else f"({request.where}) AND {keys}"
-
-
-def _mirrors(lake: LakeSettings) -> dict[tuple[str, str], TableSchema]:
-    from slotlake.spark.read.point import ReadPoint
-
-    return {(entry.schema, entry.table): entry for entry in ReadPoint.latest(lake).tables()}
-
-
-def _drop_if_taken_otherwise(pipeline: OpenPipeline, table: SourceTable) -> None:
-    """Drop the lake's table if it takes other rows or columns, or has another choice for deleted rows.
-
-    Its readers miss it until the copy is published; in any other case it is replaced in place instead.
-    """
-    new_schema = lake_schema(table)
-    _drop(pipeline, table, lambda mirror: _taken(mirror) != _taken(new_schema))
-
-
-def _taken(schema: TableSchema) -> tuple[str, bool]:
-    return schema.selection, schema.soft_deletes
-
-
-def _drop_filtered(pipeline: OpenPipeline, tables: Sequence[SourceTable]) -> bool:
-    """Drop every one of these tables that the lake has under a row filter; return whether there was one."""
-    dropped = [_drop(pipeline, table, lambda mirror: bool(mirror.selection)) for table in tables]
-    return any(dropped)
-
-
-def _drop(pipeline: OpenPipeline, table: SourceTable, condition: Callable[[TableSchema], bool]) -> bool:
-    """Drop the lake's table if it exists and meets the condition; return whether it was dropped."""
-    from slotlake.spark.maintenance.removal import drop_tables
-
-    mirror = _mirrors(pipeline.lake).get((table.schema, table.table))
-    if mirror is None or not condition(mirror):
-        return False
-    # Else a run that is ended here would leave a lake of which nobody knows why it lacks the table.
-    name = (table.schema, table.table)
-    record_aside(pipeline, {name: ("again", _OTHERWISE, "backfill", _RESUME)}, Event.AGAIN)
-    drop_tables(pipeline.lake, pipeline.name, [mirror.lake_name(pipeline.lake.namespace)])
-    return True

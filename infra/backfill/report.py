@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.infra.reports import Report, TableCopy
 
 KEYS_SHOWN_MAX = 100
@@ -41,12 +40,9 @@ class TableBackfilled(Report):
         return self.inserted + (self.changed or 0) + (self.deleted or 0)
 
 
-def reports_of(tables: Sequence[SourceTable], copies: Sequence[TableCopy]) -> list[TableBackfilled]:
-    """Return the reports of whole tables that were all copied, in this order."""
-    return [
-        TableBackfilled(f"{table.schema}.{table.table}", copy.lake_table, copy.rows)
-        for table, copy in zip(tables, copies, strict=True)
-    ]
+def reports_of(copies: Sequence[TableCopy]) -> list[TableBackfilled]:
+    """Return the reports of whole tables that were copied."""
+    return [TableBackfilled(copy.table, copy.lake_table, copy.rows) for copy in copies]
 
 
 @dataclass(frozen=True)

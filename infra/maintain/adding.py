@@ -26,7 +26,8 @@ from slotlake.decoder.failpoints import reach
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.privileges import require_readable
 from slotlake.decoder.server.source import source_session
-from slotlake.infra.backfill.backfill import BackfillRequest, backfill
+from slotlake.infra.advance.steps import confirm_position
+from slotlake.infra.copy.tables import published_tables
 from slotlake.infra.joining.joining_tables import progress_by_table
 from slotlake.infra.maintain.removing import finish_removal
 from slotlake.infra.reports import Report
@@ -40,6 +41,7 @@ from slotlake.infra.selection.file_tables import (
     target_publication,
 )
 from slotlake.infra.sync.catch_up import catch_up
+from slotlake.infra.sync.reading_again import read_again
 from slotlake.spark.names import parse_postgres_name, postgres_name
 
 if TYPE_CHECKING:
@@ -197,9 +199,7 @@ def _bring_in(pipeline: OpenPipeline, names: Sequence[Name], progress: Progressi
     from slotlake.spark.catalog.looks import sparing
 
     if pipeline.file.new_tables == "ignore":
-        lacking = [postgres_name(*name) for name in names if name not in names_in_lake(pipeline.lake)]
-        if lacking:
-            backfill(pipeline, BackfillRequest(lacking), progress, WAIT_SECONDS)
+        _copy_lacking(pipeline, names, progress)
     before = None
     while True:
         with pipeline.exclusively(WAIT_SECONDS, step="add"), sparing():
@@ -214,6 +214,17 @@ def _bring_in(pipeline: OpenPipeline, names: Sequence[Name], progress: Progressi
         if not copied or copied == before:
             return
         before = copied
+
+
+def _copy_lacking(pipeline: OpenPipeline, names: Sequence[Name], progress: Progressing) -> None:
+    """Copy the tables that the lake lacks; no sync does, because new tables are ignored."""
+    with pipeline.exclusively(WAIT_SECONDS, step="add"):
+        lacking = set(names) - set(names_in_lake(pipeline.lake))
+        if lacking:
+            published = published_tables(pipeline, include_aside=lacking)
+            tables = [each for each in published if (each.schema, each.table) in lacking]
+            read_again(pipeline, tables, WAIT_SECONDS, progress)
+            confirm_position(pipeline)
 
 
 def _latest(lake: LakeSettings) -> ReadPoint:

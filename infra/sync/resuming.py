@@ -44,6 +44,7 @@ from slotlake.infra.selection.aside import require_columns, tables_aside
 from slotlake.infra.selection.file_tables import command
 from slotlake.infra.selection.types import on_lossy
 from slotlake.infra.source.fingerprints import CatalogFingerprint, fingerprints_at
+from slotlake.infra.sync.reading_again import read_again
 from slotlake.spark.names import lake_table, parse_postgres_name, postgres_name
 from slotlake.spark.publish.lives import Event
 
@@ -255,11 +256,10 @@ def _copy(
     pipeline: OpenPipeline, entry: Aside, state: _CatalogState, progress: Progressing
 ) -> tuple[int, int]:
     """Copy a table and publish it; return the LSN and its rows. An error of the table is recorded."""
-    from slotlake.infra.backfill.backfill import read_again
-
     try:
         table = _published_table(pipeline, entry.name)
-        return read_again(pipeline, [table], WAIT_SECONDS, progress, at_slot=state.needs_slot)
+        lsn, copies = read_again(pipeline, [table], WAIT_SECONDS, progress, at_slot=state.needs_slot)
+        return lsn, sum(copy.rows for copy in copies)
     except SlotlakeError as error:
         own = _explained_by_files(pipeline.lake, entry.name, error)
         if own.table == entry.name:

@@ -14,6 +14,7 @@ import pytest
 from slotlake import Pipeline
 from slotlake.decoder.failpoints import happening
 from slotlake.infra.backfill import ahead
+from slotlake.infra.sync import reading_again
 from slotlake.infra.backfill import backfill as backfills
 from slotlake.spark.read.point import ReadPoint
 from tests.conftest import Database, fresh_database
@@ -94,13 +95,13 @@ def damaged(lake: Both, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Both,
         pipeline.session.sql(statement).collect()
     monkeypatch.setattr(ahead, "BYTES_MIN", 0)
     under_lock: list[str] = []
-    at_one_point = backfills._Run.at_one_point
+    read_again = reading_again.read_again
 
-    def counted(run: Any, tables: Any) -> int:
+    def counted(*arguments: Any) -> Any:
         under_lock.append("under the lock")
-        return at_one_point(run, tables)
+        return read_again(*arguments)
 
-    monkeypatch.setattr(backfills._Run, "at_one_point", counted)
+    monkeypatch.setattr(backfills, "read_again", counted)
     yield lake, under_lock
     assert_equal(database, pipeline, [table for table in TABLES if table != "kept"])
     report = pipeline.verify()  # of marked rows it knows that they are no rows of the source
@@ -162,6 +163,7 @@ _KILLED = """
 import sys
 from slotlake import Pipeline
 from slotlake.infra.backfill import ahead
+from slotlake.infra.sync import reading_again
 ahead.BYTES_MIN = 0
 with Pipeline.open(sys.argv[1], remote=sys.argv[2]) as pipeline:
     pipeline.backfill(sys.argv[3:])
