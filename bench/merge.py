@@ -34,7 +34,7 @@ from slotlake.bench.workload import (
 from slotlake.decoder.changelog.batches import Batch
 from slotlake.decoder.errors import SlotlakeError
 from slotlake.decoder.server.source import connect
-from slotlake.infra.advance.steps import apply_named, batch_named, publish_named
+from slotlake.infra.sync.batch_steps import apply_named, batch_named, publish_named
 from slotlake.spark.fold.batch import ACTIONS, fold
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from slotlake.infra.journal.events import note_copies
 from slotlake.infra.maintain.of_tables import PipelineTables
 from slotlake.infra.progress import Progressing, silent
 from slotlake.infra.query.queries import PinnedQueries, QueryResult, parsed_at
@@ -28,6 +27,7 @@ from slotlake.infra.reports import (
     SyncReport,
     TriggerReport,
 )
+from slotlake.infra.state.events import note_copies
 
 if TYPE_CHECKING:
     from slotlake.expectations.results import Report
@@ -92,14 +92,14 @@ class Pipeline(PipelineTables):
 
     def apply(self, batch: str, *, wait_seconds: float = 60.0) -> ApplyReport:
         """Stage a batch of the change log; readers see nothing of it."""
-        from slotlake.infra.advance.steps import apply_named
+        from slotlake.infra.sync.batch_steps import apply_named
 
         with self.exclusively(wait_seconds, step="apply"):
             return apply_named(self, batch)
 
     def publish(self, batch: str, *, wait_seconds: float = 60.0) -> PublishReport:
         """Make a staged batch visible, all tables at once."""
-        from slotlake.infra.advance.steps import publish_named
+        from slotlake.infra.sync.batch_steps import publish_named
 
         with self.exclusively(wait_seconds, step="publish"):
             return publish_named(self, batch)

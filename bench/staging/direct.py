@@ -31,7 +31,7 @@ from slotlake.bench.workload import (
 )
 from slotlake.decoder.errors import SlotlakeError
 from slotlake.decoder.server.source import connect
-from slotlake.infra.advance.steps import apply_named, publish_named
+from slotlake.infra.sync.batch_steps import apply_named, publish_named
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline import Pipeline

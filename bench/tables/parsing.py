@@ -22,7 +22,7 @@ from slotlake.infra.config.pipeline_file import load_pipeline
 from slotlake.infra.launch.folders import CHECKOUT
 from slotlake.infra.progress import Progressing
 from slotlake.infra.selection.known_tables import OFFERED_MAX
-from slotlake.infra.state_file import TABLES
+from slotlake.infra.state.notes import TABLES
 
 SIZES = (10, 10_000)
 _RUNS = 9

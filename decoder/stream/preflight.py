@@ -1,8 +1,8 @@
 """The steps before every pull: check server and slot, and decide the end of the batch.
 
-Three readers pull: a connection for one batch (`stream/pull.py`), a standing stream (`infra/standing.py`) and
-the slot of another plugin (`plugins/changelog.py`).  All of them call `prepare`, so that all make the same
-checks in the same order.
+Three readers pull: a connection for one batch (`stream/pull.py`), a standing stream
+(`infra/opened/standing.py`) and the slot of another plugin (`plugins/changelog.py`).  All of them call
+`prepare`, so that all make the same checks in the same order.
 
 Invariant: a batch that is on disk already is used unchanged; nothing is read that has not reached the
 standbys of synchronized_standby_slots; nothing is confirmed to the server.

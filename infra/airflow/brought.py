@@ -55,7 +55,7 @@ class Brought:
         Args:
             pipeline: whose change log it is in.
         """
-        from slotlake.infra.advance.steps import batch_named
+        from slotlake.infra.sync.batch_steps import batch_named
         from slotlake.spark.names import postgres_name
         from slotlake.spark.publish import sidecar
         from slotlake.spark.publish.publication import touched_tables

@@ -17,8 +17,8 @@ from typing import Final
 
 from slotlake.infra.config.pipeline_file import PipelineFile
 from slotlake.infra.health.words import spent
-from slotlake.infra.journal.recorded import Recorded, in_store
-from slotlake.infra.journal.segments import StoredJournal
+from slotlake.infra.state.recorded import Recorded, in_store
+from slotlake.infra.state.segments import StoredJournal
 
 _FRESH_SECONDS: Final = 5.0
 _THREADS: Final = 4  # for each place of states
@@ -102,9 +102,9 @@ def _shown(known: _Known) -> Recorded:
 
 
 def _read(known: _Known) -> Recorded:
-    from slotlake.infra.archive.free_notes import StoredNotes
-    from slotlake.infra.archive.state import StoredState
-    from slotlake.infra.pipeline_open import lake_settings
+    from slotlake.infra.opened.open_pipeline import lake_settings
+    from slotlake.infra.state.free_notes import StoredNotes
+    from slotlake.infra.state.stored_state import StoredState
 
     file = known.file
     state = StoredState.of(lake_settings(file), str(file.state_bucket), file.name)

@@ -27,12 +27,12 @@ from slotlake.infra.airflow.scheduling import shortened
 from slotlake.infra.cli.progress_display import progress_lines
 from slotlake.infra.cli.run import stopped_by_signals
 from slotlake.infra.cli.texts.run import batch_lines, run_line
-from slotlake.infra.health.look import look
 from slotlake.infra.pipeline import Pipeline
 from slotlake.infra.recover.approved import note_plan
 from slotlake.infra.reports import SyncReport
 from slotlake.infra.source.bell import Bell
-from slotlake.infra.state_file import DROPPED
+from slotlake.infra.state.notes import DROPPED
+from slotlake.infra.status.noted import look
 
 _log = logging.getLogger(__name__)
 _COPY_WAIT_SECONDS = 600.0  # `bootstrap` may be queued, and starts Spark before it copies

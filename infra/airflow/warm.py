@@ -15,9 +15,9 @@ import sqlalchemy.dialects.sqlite
 import slotlake.decoder.stream.pull
 import slotlake.infra.airflow.steps
 import slotlake.infra.copy.bootstrap
-import slotlake.infra.engine
-import slotlake.infra.full_disk
-import slotlake.infra.standing
+import slotlake.infra.opened.engine
+import slotlake.infra.opened.full_disk
+import slotlake.infra.opened.standing
 import slotlake.infra.sync.catch_up
 import slotlake.infra.verify.verification
 import slotlake.spark.apply.stage
@@ -33,9 +33,9 @@ LOADED = (
     slotlake.decoder.stream.pull,
     slotlake.infra.sync.catch_up,
     slotlake.infra.copy.bootstrap,
-    slotlake.infra.engine,
-    slotlake.infra.full_disk,
-    slotlake.infra.standing,
+    slotlake.infra.opened.engine,
+    slotlake.infra.opened.full_disk,
+    slotlake.infra.opened.standing,
     slotlake.infra.airflow.steps,
     slotlake.infra.verify.verification,
     pyiceberg.catalog.sql,

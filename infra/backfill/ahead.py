@@ -23,7 +23,6 @@ from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.copy.parts import Part
 from slotlake.decoder.errors import ChangedMeanwhileError
 from slotlake.decoder.slots.slot import ExportedSnapshot
-from slotlake.infra.advance.nonblocking import at_nonblocking_snapshot
 from slotlake.infra.backfill.batches_between import batches_between
 from slotlake.infra.backfill.report import TableBackfilled, reports_of
 from slotlake.infra.copy.copying import Attempt, fill_tables
@@ -31,12 +30,13 @@ from slotlake.infra.copy.described import Described
 from slotlake.infra.copy.forward import distinct_keys, named_keys, too_many
 from slotlake.infra.copy.record import CopyRecord
 from slotlake.infra.copy.tables import InPlace, clear_ranges, copy_in_place, replacement
-from slotlake.infra.journal.verified import copied_since, read_verified
 from slotlake.infra.schema.large_tables import replaced_in_place
 from slotlake.infra.selection.aside import tables_aside
+from slotlake.infra.state.verified import copied_since, read_verified
+from slotlake.infra.sync.nonblocking import at_nonblocking_snapshot
 
 if TYPE_CHECKING:
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.spark.copy.replacement import Replacement
 

@@ -24,7 +24,6 @@ from slotlake.decoder.failpoints import reach
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.slot import ExportedSnapshot
-from slotlake.infra.advance.steps import confirm_position
 from slotlake.infra.backfill import ahead
 from slotlake.infra.backfill.ahead import WholeTables
 from slotlake.infra.backfill.chosen import ChosenRows
@@ -35,10 +34,11 @@ from slotlake.infra.config.private_files import with_private_files
 from slotlake.infra.copy.tables import backfill_point
 from slotlake.infra.selection.aside import tables_aside
 from slotlake.infra.selection.tables import refuse_changed
+from slotlake.infra.sync.batch_steps import confirm_position
 from slotlake.infra.sync.reading_again import drop_filtered, mirrors_of, read_again, snapshot_for
 
 if TYPE_CHECKING:
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.spark.lake import LakeSettings
     from slotlake.spark.names import LakeName

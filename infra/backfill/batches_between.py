@@ -8,7 +8,7 @@ from slotlake.decoder.changelog.batches import Batch, batch_positions, batches
 from slotlake.decoder.errors import ChangeLogError
 
 if TYPE_CHECKING:
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
 
 
 def batches_between(pipeline: OpenPipeline, since: int, position: int) -> list[Batch] | None:

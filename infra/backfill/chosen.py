@@ -21,19 +21,19 @@ from slotlake.decoder.changelog.batches import Batch
 from slotlake.decoder.changelog.touched import touched_keys
 from slotlake.decoder.server.position import source_position
 from slotlake.decoder.slots.slot import ExportedSnapshot
-from slotlake.infra.advance.advance import advance
 from slotlake.infra.backfill.batches_between import batches_between
 from slotlake.infra.backfill.report import TableBackfilled
 from slotlake.infra.backfill.rows import Difference, amending, compare, publish_rows, read_rows, stage_rows
 from slotlake.infra.backfill.whole import would_replace
 from slotlake.infra.copy.tables import backfill_point
-from slotlake.infra.journal.verified import copied_since, read_verified
-from slotlake.infra.readers import reading_noted
+from slotlake.infra.opened.readers import reading_noted
 from slotlake.infra.selection.aside import tables_aside
+from slotlake.infra.state.verified import copied_since, read_verified
+from slotlake.infra.sync.at_lsn import advance
 from slotlake.spark.names import postgres_name
 
 if TYPE_CHECKING:
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.spark.copy.amend import Amendment
     from slotlake.spark.read.point import ReadPoint

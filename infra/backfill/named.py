@@ -11,7 +11,7 @@ from slotlake.infra.copy.tables import published_tables
 from slotlake.spark.names import parse_postgres_name
 
 if TYPE_CHECKING:
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
 
 
 def named_tables(pipeline: OpenPipeline, names: Sequence[str]) -> list[SourceTable]:

@@ -24,7 +24,7 @@ from slotlake.infra.selection.types import on_lossy
 from slotlake.spark.names import COMMITS
 
 if TYPE_CHECKING:
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.spark.lake import LakeSettings
     from slotlake.spark.read.point import ReadPoint
     from slotlake.spark.tables.metadata import Metadata

@@ -30,7 +30,7 @@ from slotlake.infra.source.fingerprints import fingerprints_at, require_unchange
 
 if TYPE_CHECKING:
     from slotlake.expectations.chosen import ChosenDifferences
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.spark.copy.amend import Amendment
     from slotlake.spark.names import LakeName

@@ -12,7 +12,7 @@ from slotlake.spark.names import lake_table, postgres_name
 
 if TYPE_CHECKING:
     from slotlake.expectations.results import TableResult
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.spark.read.point import ReadPoint
 

@@ -28,8 +28,8 @@ from slotlake.infra.cli import work as cli_work
 from slotlake.infra.cli.extras import require
 from slotlake.infra.cli.interrupts import INTERRUPTED, InterruptedHereError, Interrupts, handled_here
 from slotlake.infra.cli.options import DEVELOP, START
-from slotlake.infra.journal.json_log import is_json, log_as_json
 from slotlake.infra.launch.folders import CHECKOUT
+from slotlake.infra.state.json_log import is_json, log_as_json
 
 BROKEN_PIPE, DEFECT = 141, 70
 

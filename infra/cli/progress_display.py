@@ -13,8 +13,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from slotlake.infra.copy.states import CopyStep
-from slotlake.infra.journal.json_log import is_json
 from slotlake.infra.progress import Progressing, silent
+from slotlake.infra.state.json_log import is_json
 
 LINE_SECONDS = 10.0
 _log = logging.getLogger(__name__)

@@ -16,8 +16,8 @@ from slotlake.decoder.lsn import parse_lsn
 from slotlake.infra.cli.output import print_json
 from slotlake.infra.cli.texts.run import batch_lines
 from slotlake.infra.config.durations import duration_seconds
-from slotlake.infra.journal.json_log import is_json
 from slotlake.infra.source.bell import Bell
+from slotlake.infra.state.json_log import is_json
 
 if TYPE_CHECKING:
     from slotlake.infra.reports import SyncReport

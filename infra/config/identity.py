@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slotlake.decoder.errors import PipelineFileError
-from slotlake.infra.state_file import IDENTITY, MADE, MAKING
+from slotlake.infra.state.notes import IDENTITY, MADE, MAKING
 
 if TYPE_CHECKING:
     from slotlake.infra.config.pipeline_file import PipelineFile

@@ -39,7 +39,7 @@ from slotlake.infra.config.strict_yaml import parsed
 from slotlake.infra.config.table_names import require_names
 from slotlake.infra.config.types import Lossy, TypesSection, no_variant
 from slotlake.infra.config.verify import VerifySection
-from slotlake.infra.state_file import DROPPED, STORED
+from slotlake.infra.state.notes import DROPPED, STORED
 from slotlake.spark.storage.location import S3_SCHEMES, Location
 from slotlake.spark.storage.settings import StorageSettings
 

@@ -23,8 +23,8 @@ import psycopg
 
 from slotlake.decoder.server.source import connect, source_errors
 from slotlake.infra.copy.ranges import DoneRanges
-from slotlake.infra.locking.shared import lock_number, stay_alive
-from slotlake.infra.state_file import COPY_PLAN, shared_place
+from slotlake.infra.opened.server_lock import lock_number, stay_alive
+from slotlake.infra.state.notes import COPY_PLAN, shared_place
 
 FORMAT: Final = 1  # another one when another version's files, or its notes, would not fit
 APPLICATION_NAME = "slotlake copy"
@@ -203,7 +203,7 @@ class CopyPlan:
     Attributes:
         attempt: another text for each attempt.
         format: of what the machines write.
-        identity: of the pipeline (`infra.archive.state.identity`).
+        identity: of the pipeline (`infra.state.stored_state.identity`).
         snapshot: name of the exported snapshot.
         lsn: LSN of the snapshot.
         machine: who runs `init`, for messages.

@@ -31,8 +31,8 @@ from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.copy.described import Described, Looks
 from slotlake.infra.copy.forward import changed_keys, fingerprint, key_condition, publication_state
+from slotlake.infra.copy.planner import SharedAttempt, shared_attempt
 from slotlake.infra.copy.record import CopyRecord, Recorded, TableWork
-from slotlake.infra.copy.shared import SharedAttempt, shared_attempt
 from slotlake.infra.copy.states import CopyStates, TableProgress
 from slotlake.infra.reports import TableCopy
 from slotlake.infra.selection.aside import is_of_one_table, leave_out
@@ -40,7 +40,7 @@ from slotlake.infra.selection.types import refuse_lossy_copy
 from slotlake.spark.exchange import make_directory
 
 if TYPE_CHECKING:
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.spark.publish.place import CopyTarget, Names, RetainedFiles
     from slotlake.spark.tables.schema import TableSchema

@@ -36,7 +36,7 @@ from slotlake.infra.source.partitions import partition_changes, partitions_at
 
 if TYPE_CHECKING:
     from slotlake.decoder.server.source import SourceSettings
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.spark.tables.schema import TableSchema
 
 _LOOK_SECONDS = 0.2

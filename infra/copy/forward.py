@@ -32,7 +32,7 @@ from slotlake.decoder.types.table import column_type, to_text
 
 if TYPE_CHECKING:
     from slotlake.decoder.server.source import SourceSettings
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.spark.publish.place import CopyTarget
     from slotlake.spark.tables.schema import TableSchema

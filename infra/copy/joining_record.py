@@ -1,6 +1,6 @@
 """The record of joining tables on disk, between the syncs over which they are copied.
 
-One file has the lines of all joining tables (`infra.joining.joining_tables`): those of
+One file has the lines of all joining tables (`infra.sync.joining_tables`): those of
 `infra.copy.record`, and these:
 
     {"table": oid, "since": {…}}             begins the table again: earlier lines of it are void
@@ -30,10 +30,10 @@ from slotlake.decoder.errors import ChangeLogError
 from slotlake.decoder.failpoints import reach
 from slotlake.infra.copy.forward import distinct_keys, named_keys
 from slotlake.infra.copy.record import CopyRecord, Recorded, recorded_file
-from slotlake.infra.state_file import StateFile, shared_place
+from slotlake.infra.state.notes import StateFile, shared_place
 
 if TYPE_CHECKING:
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
 
 JOINING_FOLDER, RECOPYING_FOLDER = "joining", "recopying"
 FOLDERS = (JOINING_FOLDER, RECOPYING_FOLDER)

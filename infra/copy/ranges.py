@@ -19,7 +19,7 @@ from typing import Any
 
 from slotlake.decoder.changelog.writer import sync_path
 from slotlake.decoder.errors import ChangeLogError
-from slotlake.infra.state_file import shared_place
+from slotlake.infra.state.notes import shared_place
 
 
 class DoneRanges:

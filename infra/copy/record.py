@@ -36,7 +36,7 @@ from slotlake.decoder.copy.parts import Part
 from slotlake.decoder.copy.table import CopyJob
 from slotlake.decoder.errors import ChangeLogError
 from slotlake.infra.copy.ranges import DoneRanges
-from slotlake.infra.state_file import shared_place
+from slotlake.infra.state.notes import shared_place
 
 if TYPE_CHECKING:
     from slotlake.spark.publish.place import CopyTarget

@@ -19,9 +19,9 @@ from typing import Any, Self
 
 from slotlake.decoder.copy.table import CopyJob
 from slotlake.decoder.lsn import format_lsn
-from slotlake.infra.process_lock import is_process_alive, release_process_lock, take_process_lock
 from slotlake.infra.reports import TableCopy
-from slotlake.infra.state_file import COPY, shared_place
+from slotlake.infra.state.notes import COPY, shared_place
+from slotlake.infra.state.process_lock import is_process_alive, release_process_lock, take_process_lock
 from slotlake.spark.names import postgres_name
 
 _LOCK_FILE = "copy.lock"

@@ -17,17 +17,17 @@ from slotlake.decoder.slots.upgraded import xid_of_snapshot
 from slotlake.infra.config.modes import derived_modes
 from slotlake.infra.copy.described import Described
 from slotlake.infra.copy.states import unmark_process
-from slotlake.infra.journal.verified import note_copied
 from slotlake.infra.reports import TableCopy
 from slotlake.infra.selection.aside import Errors, tables_aside
 from slotlake.infra.selection.tables import lake_selections, selected
+from slotlake.infra.state.verified import note_copied
 from slotlake.spark.names import postgres_name
 
 if TYPE_CHECKING:
     import psycopg
 
     from slotlake.infra.copy.copying import Attempt
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.spark.copy.initial import InitialCopy
     from slotlake.spark.copy.replacement import Replacement

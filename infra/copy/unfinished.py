@@ -23,13 +23,13 @@ from slotlake.infra.copy.copying import Attempt
 from slotlake.infra.copy.forward import resumable
 from slotlake.infra.copy.joining_record import FOLDERS, CopyStart, JoiningRecord
 from slotlake.infra.copy.record import CopyRecord, Recorded
-from slotlake.infra.state_file import COPY, MADE, MAKING
+from slotlake.infra.state.notes import COPY, MADE, MAKING
 from slotlake.spark.names import postgres_name
 
 if TYPE_CHECKING:
     from slotlake.decoder.server.source import SourceSettings
     from slotlake.infra.config.pipeline_file import PipelineFile
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
 
 _FOLDER = "copying"
 

@@ -26,24 +26,24 @@ from slotlake.decoder.copy.table import CopyCrew, CopyJob
 from slotlake.decoder.errors import LakeError, PipelineFileError, SlotlakeError, SourceError
 from slotlake.decoder.failpoints import reach
 from slotlake.decoder.slots.slot import ExportedSnapshot
-from slotlake.infra.archive.state import identity
 from slotlake.infra.config.private_files import privately
 from slotlake.infra.copy.claims import FORMAT, CopyPlan, RangeClaims, read_plan
 from slotlake.infra.copy.described import Described
 from slotlake.infra.copy.forward import fingerprint, publication_state
+from slotlake.infra.copy.planner import claims_of
 from slotlake.infra.copy.ranges import DoneRanges
 from slotlake.infra.copy.record import CopyRecord, TableWork, range_note
-from slotlake.infra.copy.shared import claims_of
 from slotlake.infra.copy.states import CopyStep
 from slotlake.infra.copy.tables import published_tables
 from slotlake.infra.copy.unfinished import record_of
+from slotlake.infra.opened.own_state import identity
 from slotlake.infra.progress import Progressing
 from slotlake.infra.reports import CopyWorkerReport
 from slotlake.spark.exchange import make_directory, remove_directory
 
 if TYPE_CHECKING:
     from slotlake.infra.config.pipeline_file import PipelineFile
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.spark.lake import LakeSettings
 
 _PAUSE_SECONDS = 2.0

@@ -1,4 +1,4 @@
-"""What is known of a pipeline's health: one look, one model, and the metrics and pages that are made of it.
+"""What is known of a pipeline's health: one model, and the metrics and pages that are made of it.
 
-Others import `data_docs`, `html`, `look`, `metrics`, `model` and `words`.
+Others import `data_docs`, `html`, `metrics`, `model` and `words`.
 """

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from slotlake.infra.health.model import Bin
 from slotlake.infra.health.words import rows_rate, size, spent
-from slotlake.infra.journal.batches import STEPS
+from slotlake.infra.state.batch_notes import STEPS
 
 WIDTH, HEIGHT = 600.0, 120.0
 

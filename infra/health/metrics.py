@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from slotlake.infra.health.model import Health
-from slotlake.infra.journal.totals import SECONDS
+from slotlake.infra.state.totals import SECONDS
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _TABLES_MAX = 1000

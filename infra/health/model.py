@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from slotlake.infra.config.pipeline_file import PipelineFile
-from slotlake.infra.journal.batches import STEPS
-from slotlake.infra.journal.quarters import add_batch
-from slotlake.infra.journal.recorded import Recorded, recorded
+from slotlake.infra.state.batch_notes import STEPS
+from slotlake.infra.state.quarters import add_batch
+from slotlake.infra.state.recorded import Recorded, recorded
 
 Record = dict[str, Any]
 PERIODS = {"hour": 3600, "day": 86_400, "week": 7 * 86_400}
@@ -35,7 +35,7 @@ class Health:
     Attributes:
         name: the pipeline's.
         now: the moment of reading, in seconds since 1970, as all times here.
-        seen: what `slotlake.infra.health.look.look` returns, of the last look; empty if there was none.
+        seen: what `slotlake.infra.status.noted.look` returns, of the last look; empty if there was none.
         recorded: all else that the journal has.
     """
 

@@ -26,9 +26,7 @@ from slotlake.decoder.failpoints import reach
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.privileges import require_readable
 from slotlake.decoder.server.source import source_session
-from slotlake.infra.advance.steps import confirm_position
 from slotlake.infra.copy.tables import published_tables
-from slotlake.infra.joining.joining_tables import progress_by_table
 from slotlake.infra.maintain.removing import finish_removal
 from slotlake.infra.reports import Report
 from slotlake.infra.selection import known_tables
@@ -40,12 +38,14 @@ from slotlake.infra.selection.file_tables import (
     note_names,
     target_publication,
 )
+from slotlake.infra.sync.batch_steps import confirm_position
 from slotlake.infra.sync.catch_up import catch_up
+from slotlake.infra.sync.joining_tables import progress_by_table
 from slotlake.infra.sync.reading_again import read_again
 from slotlake.spark.names import parse_postgres_name, postgres_name
 
 if TYPE_CHECKING:
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.spark.lake import LakeSettings
     from slotlake.spark.read.point import ReadPoint

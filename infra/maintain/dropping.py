@@ -23,15 +23,15 @@ from slotlake.decoder.server.source import redact, source_session
 from slotlake.decoder.slots.slot import drop_slot, inspect_slot
 from slotlake.infra.config.identity import owner_of_slot
 from slotlake.infra.copy.unfinished import give_up
-from slotlake.infra.joining.recopying import give_up_all
-from slotlake.infra.journal.shared import forget_journal
 from slotlake.infra.reports import Report
 from slotlake.infra.source import ddl_trigger, standing_puller
-from slotlake.infra.state_file import DROPPED, IDENTITY, MADE, MAKING, NAMED, OWNER, VERIFIED
+from slotlake.infra.state.notes import DROPPED, IDENTITY, MADE, MAKING, NAMED, OWNER, VERIFIED
+from slotlake.infra.state.shared_journal import forget_journal
+from slotlake.infra.sync.recopying import give_up_all
 
 if TYPE_CHECKING:
     from slotlake.infra.config.pipeline_file import PipelineFile
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
 
 
 @dataclass(frozen=True)

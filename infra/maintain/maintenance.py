@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 
 from slotlake.decoder.errors import DamagedError, PipelineFileError
 from slotlake.infra.config.private_files import with_private_files
-from slotlake.infra.readers import seconds_read
+from slotlake.infra.opened.readers import seconds_read
 from slotlake.infra.reports import MaintainReport, TableMaintained
-from slotlake.infra.state_file import MAINTAINED, StateFile
+from slotlake.infra.state.notes import MAINTAINED, StateFile
 
 if TYPE_CHECKING:
     from slotlake.infra.config.pipeline_file import PipelineFile
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.spark.maintenance.expiry import Grace
     from slotlake.spark.maintenance.plan import Care

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from slotlake.infra.journal.events import note_copies
-from slotlake.infra.pipeline_open import OpenPipeline
+from slotlake.infra.opened.open_pipeline import OpenPipeline
 from slotlake.infra.progress import Progressing, silent
 from slotlake.infra.reports import FormatReport, LayoutReport, ResumeReport
+from slotlake.infra.state.events import note_copies
 
 if TYPE_CHECKING:
     from slotlake.infra.maintain.adding import AddReport

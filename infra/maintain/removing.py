@@ -23,16 +23,16 @@ from slotlake.decoder.errors import PipelineFileError
 from slotlake.decoder.failpoints import reach
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.source import source_session
-from slotlake.infra.joining import joining_tables
 from slotlake.infra.reports import Report
 from slotlake.infra.selection import known_tables
 from slotlake.infra.selection.file_tables import forget_name, line_in_file, named_in
-from slotlake.infra.state_file import REMOVING
+from slotlake.infra.state.notes import REMOVING
+from slotlake.infra.sync import joining_tables
 from slotlake.spark.names import postgres_name
 
 if TYPE_CHECKING:
     from slotlake.infra.config.pipeline_file import PipelineFile
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.spark.lake import LakeSettings
     from slotlake.spark.names import LakeName
     from slotlake.spark.read.point import ReadPoint

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from slotlake.decoder.errors import PipelineFileError
 from slotlake.decoder.failpoints import reach
-from slotlake.infra.advance.findings import require_whole
+from slotlake.infra.sync.findings import require_whole
 
 if TYPE_CHECKING:
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.infra.selection.pending import Asked
     from slotlake.spark.catalog.base import Loaded

@@ -16,7 +16,7 @@ from slotlake.infra.selection.pending import FORMAT
 
 if TYPE_CHECKING:
     from slotlake.infra.maintain.table_changes import Others
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.spark.catalog.base import Loaded
     from slotlake.spark.read.point import ReadPoint

@@ -17,7 +17,7 @@ from slotlake.infra.selection.pending import LAYOUT
 
 if TYPE_CHECKING:
     from slotlake.infra.maintain.table_changes import Others
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.spark.catalog.base import Loaded
     from slotlake.spark.names import LakeName

@@ -15,8 +15,8 @@ from typing import Literal
 from slotlake.decoder.errors import LakeError, PipelineFileError
 from slotlake.decoder.lsn import format_lsn
 from slotlake.infra.config.private_files import privately
-from slotlake.infra.engine import spark_errors_as_ours
-from slotlake.infra.pipeline_open import OpenPipeline
+from slotlake.infra.opened.engine import spark_errors_as_ours
+from slotlake.infra.opened.open_pipeline import OpenPipeline
 from slotlake.spark.read.point import ReadPoint
 from slotlake.spark.read.result import QueryResult as Result
 from slotlake.spark.read.table_names import ReadableTable, readable_tables

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 from slotlake.decoder.errors import LakeError
 from slotlake.infra.recover.compare import LEFT, NEW, NOTHING, ROWS, WHOLE
-from slotlake.infra.state_file import RECOVER_PLAN, StateFile
+from slotlake.infra.state.notes import RECOVER_PLAN, StateFile
 
 if TYPE_CHECKING:
     from slotlake.infra.config.pipeline_file import PipelineFile
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.infra.recover.report import RecoverReport
 
 MARGIN_ROWS, MARGIN_FACTOR = 1000, 2

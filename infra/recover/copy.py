@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.slots.slot import ExportedSnapshot, create_slot
-from slotlake.infra.advance.steps import apply_named, confirm_position, publish_named
 from slotlake.infra.copy.tables import published_tables, replace_content
 from slotlake.infra.recover.compare import WHOLE, TableRepair
 from slotlake.infra.schema.evolution import write_copies
 from slotlake.infra.source.pulling import pull_batch
+from slotlake.infra.sync.batch_steps import apply_named, confirm_position, publish_named
 from slotlake.spark.names import LakeName, lake_table, postgres_name
 
 if TYPE_CHECKING:
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.infra.progress import Progressing
 
 WAIT_SECONDS = 60.0

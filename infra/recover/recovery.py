@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING
 from slotlake.decoder.catalog.publications import missing_publications
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.source import source_session
-from slotlake.infra.advance.findings import Diagnosis, judge
-from slotlake.infra.advance.steps import confirm_position
 from slotlake.infra.recover.approved import forget_plan, require_approved
 from slotlake.infra.recover.compare import LEFT, NEW, NOTHING, ROWS, WHOLE, TableRepair, compare, session_now
 from slotlake.infra.recover.copy import WHY
@@ -35,12 +33,14 @@ from slotlake.infra.selection.aside import (
     with_resume,
 )
 from slotlake.infra.source import standing_puller
+from slotlake.infra.sync.batch_steps import confirm_position
+from slotlake.infra.sync.findings import Diagnosis, judge
 from slotlake.spark.names import lake_table, postgres_name
 
 if TYPE_CHECKING:
     from slotlake.decoder.server.source import SourceSettings
     from slotlake.infra.config.pipeline_file import PipelineFile
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.spark.lake import LakeSettings
     from slotlake.spark.maintenance.integrity import Damage
@@ -307,9 +307,9 @@ def _copy_or_compare(
     pipeline: OpenPipeline, diagnosis: Diagnosis, broken: Collection[LakeName], progress: Progressing
 ) -> list[TableRepair]:
     """Compare all tables at a new slot if one is needed; else copy those that cannot be read."""
-    from slotlake.infra.joining.joining_tables import add_new_tables
     from slotlake.infra.recover.copy import copy_again
     from slotlake.infra.recover.renew import renew
+    from slotlake.infra.sync.joining_tables import add_new_tables
 
     if diagnosis.needs("renew"):
         salvage = _may_apply_waiting(diagnosis)

@@ -24,18 +24,18 @@ from slotlake.decoder.server.source import identify, source_session
 from slotlake.decoder.slots.slot import ExportedSnapshot, create_slot, drop_slot
 from slotlake.decoder.stream.preflight import identity_of
 from slotlake.expectations.source_side import snapshot_session
-from slotlake.infra.advance.findings import note_recovery_begun, note_recovery_ended, recovery_note
-from slotlake.infra.advance.steps import apply_named, confirm_position, publish_named
 from slotlake.infra.config.identity import note_identity
 from slotlake.infra.copy.described import Described
 from slotlake.infra.copy.tables import copy_all, published_tables, source_clock
-from slotlake.infra.joining.recopying import give_up_all
 from slotlake.infra.recover.compare import NEW, ROWS, WHOLE, Comparison, TableRepair, compare
 from slotlake.infra.schema.evolution import with_schema_changes, write_copies
 from slotlake.infra.selection.aside import set_aside
 from slotlake.infra.source.fingerprints import CatalogFingerprint
 from slotlake.infra.source.history import follow_history
-from slotlake.infra.state_file import DROPPED, MADE
+from slotlake.infra.state.notes import DROPPED, MADE
+from slotlake.infra.sync.batch_steps import apply_named, confirm_position, publish_named
+from slotlake.infra.sync.findings import note_recovery_begun, note_recovery_ended, recovery_note
+from slotlake.infra.sync.recopying import give_up_all
 from slotlake.spark.names import parse_postgres_name
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from slotlake.decoder.catalog.publications import SourceTable
     from slotlake.infra.config.pipeline_file import PipelineFile
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.spark.lake import LakeSettings
     from slotlake.spark.names import LakeName

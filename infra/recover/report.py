@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from slotlake.infra.advance.findings import Finding
 from slotlake.infra.recover.compare import TableRepair
 from slotlake.infra.reports import Report
+from slotlake.infra.sync.findings import Finding
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ that snapshot's LSN: the other tables get its changes, this one its copy, all in
 that is published is the source at one LSN.
 
 ALTER TABLE has waited for all who had written to the table, so the snapshot need wait for nobody
-(`infra.advance.nonblocking`).  ALTER PUBLICATION has not: what a transaction wrote before it is not sent,
+(`infra.sync.nonblocking`).  ALTER PUBLICATION has not: what a transaction wrote before it is not sent,
 whenever that commits, and is in a copy only if the snapshot waited for its end.
 
 The findings are written to the batch's sidecar (`spark.publish.sidecar`) before anyone applies the batch, so
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from slotlake.infra.config.pipeline_file import PipelineFile
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.spark.lake import LakeSettings
     from slotlake.spark.publish.place import CopyTarget, Names

@@ -28,7 +28,7 @@ from slotlake.infra.source.fingerprints import (
 if TYPE_CHECKING:
     from slotlake.decoder.memory import Memory
     from slotlake.decoder.server.source import SourceSettings
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.spark.read.newest import Mirrors
     from slotlake.spark.read.point import ReadPoint
     from slotlake.spark.tables.schema import TableSchema

@@ -1,7 +1,7 @@
 """Which tables are too large to be copied in one sync; if they must be copied again, that is postponed.
 
 In one piece the copy of a large table would hold all others up, and with them the slot.  So the table is set
-aside, for a cause of its own, and copied over several syncs (`infra.joining.recopying`).
+aside, for a cause of its own, and copied over several syncs (`infra.sync.recopying`).
 
 Large is what takes longer than one sync may spend on copies, by the size that the server reports and the rate
 of an ordinary server.  Not postponed is what cannot be brought forward (no key, one range, not all kinds of
@@ -26,7 +26,7 @@ from slotlake.spark.publish.lives import Event
 
 if TYPE_CHECKING:
     from slotlake.decoder.server.source import SourceSettings
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.infra.schema.findings import Findings
     from slotlake.spark.lake import LakeSettings
     from slotlake.spark.publish.aside import Aside, Name

@@ -14,7 +14,7 @@ from slotlake.spark.publish.lives import Event
 
 if TYPE_CHECKING:
     from slotlake.decoder.catalog.publications import SourceTable
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.spark.lake import LakeSettings
     from slotlake.spark.maintenance.integrity import Damage
     from slotlake.spark.publish.aside import Cause, Name

@@ -32,13 +32,13 @@ from slotlake.decoder.errors import (
     SourceError,
 )
 from slotlake.decoder.failpoints import reach
-from slotlake.infra.state_file import STOPPED, StateFile
+from slotlake.infra.state.notes import STOPPED, StateFile
 from slotlake.spark.names import parse_postgres_name, postgres_name
 from slotlake.spark.publish.lives import Event
 
 if TYPE_CHECKING:
     from slotlake.infra.config.pipeline_file import PipelineFile
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.spark.lake import LakeSettings
     from slotlake.spark.publish.aside import Aside, Cause, Name
 

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 from slotlake.decoder.lsn import format_lsn
 from slotlake.infra.config.modes import derived_modes
 from slotlake.infra.reports import Alarm
-from slotlake.infra.state_file import DERIVED_GONE
+from slotlake.infra.state.notes import DERIVED_GONE
 from slotlake.spark.names import LakeName, postgres_name, source_table
 
 if TYPE_CHECKING:
     from slotlake.infra.config.pipeline_file import PipelineFile
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ longer is perhaps meant to leave.  Neither happens by itself without a word: eac
 command that does it.  So that "named no longer" can be told from "never named" (a publication may have more
 tables than the file), a note lists the tables that the file has named and the lake has got.
 
-Invariant: comparing changes nothing.  `infra.joining.named_tables` publishes what is newly named.
+Invariant: comparing changes nothing.  `infra.sync.joining_tables` publishes what is newly named.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from slotlake.decoder.catalog.publication_tables import published_names
 from slotlake.decoder.catalog.source_types import TEXT_OR_UNPUBLISHED, withheld_columns
 from slotlake.decoder.types.catalog import load_types
 from slotlake.infra.reports import Alarm
-from slotlake.infra.state_file import MADE, NAMED, StateFile
+from slotlake.infra.state.notes import MADE, NAMED, StateFile
 from slotlake.spark.names import parse_postgres_name, postgres_name
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from slotlake.decoder.server.source import SourceSettings
     from slotlake.infra.config.pipeline_file import PipelineFile
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.spark.lake import LakeSettings
 
 Name: TypeAlias = tuple[str, str]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slotlake.infra.config.pipeline_file import PipelineFile
-from slotlake.infra.state_file import TABLES
+from slotlake.infra.state.notes import TABLES
 
 if TYPE_CHECKING:
     from slotlake.spark.lake import LakeSettings

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from slotlake.decoder.slots.slot import ExportedSnapshot
     from slotlake.infra.config.pipeline_file import PipelineFile
     from slotlake.infra.config.sections import TableSection
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.spark.apply.lossy import Lossy, OnLossy
 
 EVERY = "*"

@@ -16,10 +16,10 @@ from slotlake.decoder.catalog.ddl_trigger import PREFIX, SCHEMA, TRIGGER, state
 from slotlake.decoder.errors import SourceError
 from slotlake.decoder.server.source import redact, source_session
 from slotlake.infra.reports import TriggerReport
-from slotlake.infra.state_file import DDL_TRIGGER
+from slotlake.infra.state.notes import DDL_TRIGGER
 
 if TYPE_CHECKING:
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
 
 
 # Children are altered with their parent, and only the parent is reported.

@@ -24,7 +24,7 @@ from slotlake.decoder.errors import ChangedMeanwhileError
 from slotlake.decoder.server.source import SourceSettings, source_session
 
 if TYPE_CHECKING:
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.spark.tables.schema import TableSchema
 
 

@@ -15,7 +15,7 @@ from slotlake.decoder.errors import BusyError
 from slotlake.infra.source import standing_puller
 
 if TYPE_CHECKING:
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.infra.source.bell import Bell
 
 

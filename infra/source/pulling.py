@@ -14,9 +14,9 @@ from slotlake.infra.source import standing_puller
 from slotlake.infra.source.fingerprints import ask_ahead
 
 if TYPE_CHECKING:
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
+    from slotlake.infra.opened.standing import PullSettings, StandingStream
     from slotlake.infra.progress import Progressing
-    from slotlake.infra.standing import PullSettings, StandingStream
 
 
 def pull_batch(

@@ -21,11 +21,11 @@ from slotlake.decoder.server.position import source_position
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.decoder.slots.visible import Reader, VisibleTransactions, readers
 from slotlake.infra.source.pulling import pull_batch
-from slotlake.infra.state_file import SHOWN, StateFile
+from slotlake.infra.state.notes import SHOWN, StateFile
 
 if TYPE_CHECKING:
     from slotlake.infra.config.pipeline_file import PipelineFile
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.infra.progress import Progressing
 
 _AT_ONCE = 4

@@ -1,7 +1,7 @@
 """The standing puller: one long connection to the slot, from which the pipeline's runs get their batches.
 
-`slotlake pull --follow` connects once (why: infra/standing.py); runs ask it for a batch, and it confirms for
-them, because the slot is its own as long as it lives.
+`slotlake pull --follow` connects once (why: infra/opened/standing.py); runs ask it for a batch, and it
+confirms for them, because the slot is its own as long as it lives.
 
 Invariant: it decides nothing.  Which batch is next follows from the lake's position, which the run sends
 along; if the stream is not at that position, the stream is begun again there.  When the puller does not run,
@@ -31,13 +31,13 @@ from slotlake.decoder.changelog.batches import Batch
 from slotlake.decoder.errors import BusyError, SlotlakeError
 from slotlake.decoder.server.reuse import sessions_go_on
 from slotlake.infra.config.private_files import with_private_files
-from slotlake.infra.locking.pipeline_locks import FOLLOWING
+from slotlake.infra.opened.pipeline_locks import FOLLOWING
+from slotlake.infra.opened.standing import StandingStream
 from slotlake.infra.source.bell import Bell
-from slotlake.infra.standing import StandingStream
 
 if TYPE_CHECKING:
     from slotlake.infra.config.pipeline_file import PipelineFile
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
 
 _PLACE = "puller.json"
 _LOCK = "puller.lock"

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.pressure import wal_now
-from slotlake.infra.state_file import WAL_SEEN, shared_place
+from slotlake.infra.state.notes import WAL_SEEN, shared_place
 
 _HISTORY_SECONDS = 3600.0
 _READINGS_MAX = 240

@@ -18,12 +18,9 @@ from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.position import source_position
 from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.slot import SlotState, inspect_slot
-from slotlake.infra.advance.findings import quick_findings
-from slotlake.infra.advance.gates import refusal
 from slotlake.infra.config.identity import other_lake_error
 from slotlake.infra.config.private_files import with_private_files
 from slotlake.infra.copy.unfinished import unfinished
-from slotlake.infra.journal.verified import coverage, read_verified
 from slotlake.infra.reports import Alarm, StatusReport, TableStatus, Watched
 from slotlake.infra.selection.derived_gone import gone_alarms
 from slotlake.infra.selection.file_tables import FileFinding, file_findings, finding_alarms
@@ -31,7 +28,8 @@ from slotlake.infra.selection.pending import pending_warnings
 from slotlake.infra.selection.readers import reader_warnings
 from slotlake.infra.source import standing_puller
 from slotlake.infra.source.own_slot import require_own_slot_name
-from slotlake.infra.state_file import DROPPED
+from slotlake.infra.state.notes import DROPPED
+from slotlake.infra.state.verified import coverage, read_verified
 from slotlake.infra.status import copy as copy_status
 from slotlake.infra.status.table_states import (
     set_aside_alarms,
@@ -41,12 +39,14 @@ from slotlake.infra.status.table_states import (
     with_lives,
 )
 from slotlake.infra.status.watch import watched
+from slotlake.infra.sync.findings import quick_findings
+from slotlake.infra.sync.gates import refusal
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from slotlake.infra.config.pipeline_file import PipelineFile
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.spark.lake import LakeSettings
     from slotlake.spark.read.point import ReadPoint
 

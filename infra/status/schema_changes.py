@@ -19,7 +19,7 @@ from slotlake.spark.names import postgres_name
 from slotlake.spark.tables.settle import past_shapes
 
 if TYPE_CHECKING:
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.spark.read.point import ReadPoint
     from slotlake.spark.tables.schema import TableSchema
 
@@ -95,7 +95,7 @@ def _pending(pipeline: OpenPipeline, point: ReadPoint) -> list[SchemaChange]:
 
 def _joining(pipeline: OpenPipeline, new_tables: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield each published table that the lake does not have, and what the syncs do with it."""
-    from slotlake.infra.joining.joining_tables import progress_by_table
+    from slotlake.infra.sync.joining_tables import progress_by_table
 
     copied_ranges = progress_by_table(pipeline)
     for name in new_tables:

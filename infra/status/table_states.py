@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from slotlake.decoder.errors import SlotlakeError
 from slotlake.decoder.lsn import format_lsn
-from slotlake.infra.joining import joining_tables, recopying
 from slotlake.infra.reports import Alarm, TableStatus
 from slotlake.infra.selection.aside import with_resume
 from slotlake.infra.source.fingerprints import CatalogFingerprint
+from slotlake.infra.sync import joining_tables, recopying
 from slotlake.spark.names import lake_table, parse_postgres_name, postgres_name
 from slotlake.spark.publish.lives import Event, Life, after
 
 if TYPE_CHECKING:
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.spark.publish.aside import Aside
     from slotlake.spark.read.point import ReadPoint
     from slotlake.spark.tables.schema import TableSchema

@@ -18,7 +18,7 @@ from slotlake.infra.selection.types import on_lossy
 from slotlake.spark.names import lake_table
 
 if TYPE_CHECKING:
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.spark.apply.lossy import OnLossy
     from slotlake.spark.read.pinned import Pinned
     from slotlake.spark.read.point import ReadPoint

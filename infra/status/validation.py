@@ -21,16 +21,14 @@ from slotlake.decoder.slots.capacity import capacity, require_free_slot
 from slotlake.decoder.slots.comparable import require_comparable
 from slotlake.decoder.slots.slot import check_slot, inspect_slot
 from slotlake.decoder.stream.options import negotiate
-from slotlake.infra.advance.findings import WAY_OUT, is_upgraded, quick_findings
-from slotlake.infra.advance.gates import suites_read
 from slotlake.infra.config.identity import require_same_lake
 from slotlake.infra.config.private_files import privately
 from slotlake.infra.config.unencrypted import unencrypted_connections
 from slotlake.infra.copy.bootstrap import make_publications, without_troubled
 from slotlake.infra.copy.tables import published_over
 from slotlake.infra.copy.unfinished import require_own_slot
-from slotlake.infra.full_disk import Places, full_places, room_at
-from slotlake.infra.pipeline_open import OpenPipeline
+from slotlake.infra.opened.full_disk import Places, full_places, room_at
+from slotlake.infra.opened.open_pipeline import OpenPipeline
 from slotlake.infra.reports import Report
 from slotlake.infra.selection.aside import tables_aside, with_resume
 from slotlake.infra.selection.file_tables import FileFinding, binary_findings, file_findings, names_in_lake
@@ -43,6 +41,8 @@ from slotlake.infra.selection.types import texts_of_numerics
 from slotlake.infra.source.own_slot import require_own_slot_name
 from slotlake.infra.status.room import needed_bytes, size
 from slotlake.infra.status.spark_check import check_spark
+from slotlake.infra.sync.findings import WAY_OUT, is_upgraded, quick_findings
+from slotlake.infra.sync.gates import suites_read
 
 Result = Literal["ok", "warning", "error", "not checked"]
 _FREE_SENDERS_NEEDED = 2  # one for a sync, one for a verification at the same time

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from slotlake.decoder.slots.slot import SlotState
     from slotlake.infra.config.sections import MonitorSection
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
 
 _SAMPLE_SECONDS = 1.0
 _TRANSACTIONS_MAX = 5

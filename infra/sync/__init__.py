@@ -1,4 +1,5 @@
-"""The sync to now: new tables, tables that come back, batch after batch until the source is reached; `run`.
+"""Bring the lake to an LSN, batch after batch: pull, apply, publish, confirm; tables that join or come back.
 
-Others import `catch_up`, `compaction`, `loop`, `modes`, `reading_again`, `refill` and `resuming`.
+Others import `at_lsn`, `batch_steps`, `catch_up`, `compaction`, `findings`, `gates`, `joining_tables`,
+`loop`, `modes`, `nonblocking`, `reading_again`, `recopying`, `refill` and `resuming`.
 """

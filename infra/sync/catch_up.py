@@ -15,12 +15,6 @@ from typing import TYPE_CHECKING
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.position import source_position
 from slotlake.decoder.server.reuse import sessions_go_on
-from slotlake.infra.advance.advance import next_batch, pull_report, require_fit
-from slotlake.infra.advance.steps import Totals, apply_and_publish
-from slotlake.infra.joining.joining_tables import add_new_tables, progress_by_table
-from slotlake.infra.joining.recopying import give_up_stale, reasons
-from slotlake.infra.journal.batches import note_pulled
-from slotlake.infra.journal.events import note_copies
 from slotlake.infra.reports import PullReport, SyncReport, TableCompacted
 from slotlake.infra.selection import known_tables
 from slotlake.infra.selection.aside import retry_without_troubled, tables_aside
@@ -30,13 +24,19 @@ from slotlake.infra.selection.readers import reader_warnings
 from slotlake.infra.selection.tables import refuse_changed
 from slotlake.infra.source.fingerprints import ask_ahead
 from slotlake.infra.source.wal_notes import note_source_position
+from slotlake.infra.state.batch_notes import note_pulled
+from slotlake.infra.state.events import note_copies
+from slotlake.infra.sync.at_lsn import next_batch, pull_report, require_fit
+from slotlake.infra.sync.batch_steps import Totals, apply_and_publish
 from slotlake.infra.sync.compaction import SECONDS_MAX, compact, lake_names
+from slotlake.infra.sync.joining_tables import add_new_tables, progress_by_table
 from slotlake.infra.sync.modes import begin_modes
+from slotlake.infra.sync.recopying import give_up_stale, reasons
 from slotlake.infra.sync.refill import fill_added_columns
 from slotlake.infra.sync.resuming import bring_back
 
 if TYPE_CHECKING:
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.spark.lake import LakeSettings
     from slotlake.spark.publish.aside import Name

@@ -13,15 +13,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from slotlake.decoder.errors import ChangeLogError, SlotlakeError
-from slotlake.infra.advance.steps import batch_named, confirm_position
 from slotlake.infra.progress import Progressing, silent
 from slotlake.infra.reports import ConfirmReport, TableCompacted
 from slotlake.infra.selection.aside import tables_aside
+from slotlake.infra.sync.batch_steps import batch_named, confirm_position
 from slotlake.spark.names import lake_table, parse_postgres_name
 
 if TYPE_CHECKING:
     from slotlake.infra.config.pipeline_file import PipelineFile
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.spark.lake import LakeSettings
     from slotlake.spark.names import LakeName
 

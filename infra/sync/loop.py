@@ -1,7 +1,7 @@
 """Micro-batches in a loop: wait until the source has changes, sync, say what came, wait again.
 
 The loop has the pipeline's lock only during a batch.  Whoever waits for the lock gets it between two batches
-(infra/locking/): a verification, a backfill, maintenance, a scheduled run.  The slot has one reader: while a
+(infra/opened/): a verification, a backfill, maintenance, a scheduled run.  The slot has one reader: while a
 loop on another machine reads it, this one stands by, and goes on when that one has ended.  Invariant: the
 loop remembers nothing that the next batch needs, so it can be killed at any moment, and another run goes on.
 
@@ -28,7 +28,7 @@ from slotlake.infra.sync.catch_up import catch_up
 from slotlake.infra.sync.wal_watch import WalWatch
 
 if TYPE_CHECKING:
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.infra.reports import SyncReport
     from slotlake.infra.source.bell import Bell

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 
 from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.slots.slot import ExportedSnapshot
-from slotlake.infra.advance.advance import at_slot_snapshot
-from slotlake.infra.advance.nonblocking import at_nonblocking_snapshot
 from slotlake.infra.copy.tables import InPlace, copy_all, copy_in_place, require_all
 from slotlake.infra.reports import TableCopy
 from slotlake.infra.selection.aside import record_aside
 from slotlake.infra.selection.tables import lake_schema
+from slotlake.infra.sync.at_lsn import at_slot_snapshot
+from slotlake.infra.sync.nonblocking import at_nonblocking_snapshot
 from slotlake.spark.publish.lives import Event
 
 if TYPE_CHECKING:
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.spark.lake import LakeSettings
     from slotlake.spark.tables.schema import TableSchema

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.catalog.vanished import VanishedError
-from slotlake.infra.advance.nonblocking import at_nonblocking_snapshot
 from slotlake.infra.copy.tables import published_tables, replace_content
 from slotlake.infra.schema.large_tables import postpone_large
 from slotlake.infra.selection.aside import setting_aside
 from slotlake.infra.selection.pending import note_pending
 from slotlake.infra.source.partitions import repartitioned
+from slotlake.infra.sync.nonblocking import at_nonblocking_snapshot
 
 if TYPE_CHECKING:
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.spark.tables.schema import TableSchema
 

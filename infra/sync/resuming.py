@@ -6,7 +6,7 @@ asks for (`on_conflict`, `on_lossy`: fail) ends when the file does not ask for i
 does not wait for any of this.  A table that is locked, or not published any more, is left as it is.
 
 A sync begins such copies for a bounded time (`source.copy_seconds_per_sync`), and waits once for open
-transactions.  A large table is copied over several syncs (`infra.joining.recopying`).
+transactions.  A large table is copied over several syncs (`infra.sync.recopying`).
 
 Invariant: the swap that publishes the copy removes the table's record (spark/publish/aside.py), so it is
 followed from exactly there on; a try that fails changes nothing but the record.
@@ -33,17 +33,17 @@ from slotlake.decoder.errors import (
 )
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.source import redact, source_session
-from slotlake.infra.advance.steps import confirm_position
 from slotlake.infra.config.conflicts import on_conflict
 from slotlake.infra.copy.tables import published_tables
-from slotlake.infra.joining import recopying
-from slotlake.infra.joining.over_syncs import TimeBudget
 from slotlake.infra.reports import ResumeReport
 from slotlake.infra.schema import large_tables
 from slotlake.infra.selection.aside import require_columns, tables_aside
 from slotlake.infra.selection.file_tables import command
 from slotlake.infra.selection.types import on_lossy
 from slotlake.infra.source.fingerprints import CatalogFingerprint, fingerprints_at
+from slotlake.infra.sync import recopying
+from slotlake.infra.sync.batch_steps import confirm_position
+from slotlake.infra.sync.over_syncs import TimeBudget
 from slotlake.infra.sync.reading_again import read_again
 from slotlake.spark.names import lake_table, parse_postgres_name, postgres_name
 from slotlake.spark.publish.lives import Event
@@ -51,7 +51,7 @@ from slotlake.spark.publish.lives import Event
 if TYPE_CHECKING:
     from slotlake.decoder.server.source import SourceSettings
     from slotlake.infra.config.pipeline_file import PipelineFile
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.spark.lake import LakeSettings
     from slotlake.spark.publish.aside import Aside, Name

@@ -19,7 +19,7 @@ from slotlake.infra.source import standing_puller
 from slotlake.infra.source.own_puller import OwnPuller
 
 if TYPE_CHECKING:
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.infra.source.bell import Bell
 
 _ASK_SECONDS, _ASK_SECONDS_MAX = 0.2, 5.0

@@ -20,7 +20,7 @@ from slotlake.infra.progress import silent
 from slotlake.infra.verify.verification import Begun, VerifyRequest, begin
 
 if TYPE_CHECKING:
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
 
 _LOOP_SHARE = 0.1  # of the loop's own time, for bringing the lake to a snapshot
 _WAIT_SECONDS = 1.0  # for open transactions, where the source's snapshots cannot be judged

@@ -20,7 +20,7 @@ from slotlake.decoder.lsn import format_lsn, parse_lsn
 from slotlake.spark.names import postgres_name
 
 if TYPE_CHECKING:
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
 
 NO_KEY = "the table has no key, so single rows cannot be looked up"
 

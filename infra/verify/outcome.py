@@ -3,7 +3,7 @@
 The note ``verified.json`` outlives a worker, as all notes of the state do (docs/workers.md).  Invariant: it
 only says what was found equal.  A table, or a slice of one, that differed keeps what was noted before, so the
 next verification of the same kind compares the same rows again; of a table that is copied nothing counts that
-was found equal before (`infra.journal.verified.note_copied`).  If the note is lost, rows are compared once
+was found equal before (`infra.state.verified.note_copied`).  If the note is lost, rows are compared once
 more than needed.
 """
 
@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 from slotlake.decoder.errors import BusyError
 from slotlake.decoder.lsn import format_lsn, parse_lsn
 from slotlake.expectations.results import ASIDE, CHANGED, FULL, NOT_COMPARED, ROLLING, Report, TableResult
-from slotlake.infra.journal.events import note_verification
-from slotlake.infra.journal.verified import copied_since, coverage, locked_note
+from slotlake.infra.state.events import note_verification
+from slotlake.infra.state.verified import copied_since, coverage, locked_note
 from slotlake.infra.verify.rolling import credit_after, note_turn
 from slotlake.spark.names import postgres_name
 
 if TYPE_CHECKING:
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.infra.verify.comparing import Comparison
 
 _log = logging.getLogger(__name__)

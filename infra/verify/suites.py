@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from slotlake.infra.advance.gates import DOCS_SECONDS, rows_yesterday, table_suites, user_project
-from slotlake.infra.locking.machine import exclusive
+from slotlake.infra.opened.machine_lock import exclusive
+from slotlake.infra.sync.gates import DOCS_SECONDS, rows_yesterday, table_suites, user_project
 
 if TYPE_CHECKING:
     from slotlake.expectations.results import Report, SuiteResult
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.spark.read.point import ReadPoint
 
 

@@ -29,15 +29,15 @@ from slotlake.expectations.results import (
     TableResult,
 )
 from slotlake.expectations.source_side import snapshot_session
-from slotlake.infra.advance.gates import DOCS_SECONDS, user_project
-from slotlake.infra.advance.nonblocking import at_nonblocking_snapshot
 from slotlake.infra.copy.joining_record import joining_table_names
 from slotlake.infra.copy.tables import published_tables
-from slotlake.infra.joining.recopying import progress_by_table
-from slotlake.infra.journal.verified import read_verified
-from slotlake.infra.locking.machine import exclusive
-from slotlake.infra.readers import reading_noted
+from slotlake.infra.opened.machine_lock import exclusive
+from slotlake.infra.opened.readers import reading_noted
 from slotlake.infra.selection.tables import comparable, refuse_changed
+from slotlake.infra.state.verified import read_verified
+from slotlake.infra.sync.gates import DOCS_SECONDS, user_project
+from slotlake.infra.sync.nonblocking import at_nonblocking_snapshot
+from slotlake.infra.sync.recopying import progress_by_table
 from slotlake.infra.sync.refill import fill_added_columns, has_unfilled_columns
 from slotlake.infra.verify.changed import fetch_batches
 from slotlake.infra.verify.comparing import Comparison
@@ -47,7 +47,7 @@ from slotlake.spark.names import parse_postgres_name
 
 if TYPE_CHECKING:
     from slotlake.infra.config.pipeline_file import PipelineFile
-    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.spark.read.point import ReadPoint
 

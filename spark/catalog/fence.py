@@ -1,7 +1,8 @@
 """A question before each change of the catalog: may this process still change it?
 
-Who works under a lock that can be lost (infra/locking/shared.py) registers what asks for it.  The question
-narrows the time in which a run without its lock could publish; the compare-and-set of the pointers closes it.
+Who works under a lock that can be lost (infra/opened/server_lock.py) registers what asks for it.  The
+question narrows the time in which a run without its lock could publish; the compare-and-set of the pointers
+closes it.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ from slotlake.infra.cli.texts.work import verify_text
 from slotlake.infra.config.pipeline_file import load_pipeline
 from slotlake.infra.health.data_docs import data_docs
 from slotlake.infra.health.model import PERIODS
-from slotlake.infra.journal.recorded import Recorded, in_store
-from slotlake.infra.journal.shared import SharedJournal
+from slotlake.infra.state.recorded import Recorded, in_store
+from slotlake.infra.state.shared_journal import SharedJournal
 from slotlake.infra.verify.verification import _write_docs, summary
 from tests.infra.test_pages import EVIL, NOW, noted, pipeline
 from tests.infra.test_shared_journal import Bucket, pipeline_file

@@ -23,7 +23,7 @@ from slotlake.decoder.slots.confirm import confirm
 from slotlake.decoder.slots.slot import create_slot, inspect_slot
 from slotlake.decoder.stream.pull import PullProgress
 from slotlake.decoder.stream.receive import Stream
-from slotlake.infra.standing import PullSettings, StandingStream
+from slotlake.infra.opened.standing import PullSettings, StandingStream
 from tests.conftest import Database
 from tests.decoder.sources import (
     confirmed_flush,

@@ -16,8 +16,8 @@ from slotlake.decoder.slots import confirm
 from slotlake.decoder.slots import position as slot_held
 from slotlake.decoder.slots.slot import check_slot, drop_slot
 from slotlake.decoder.stream import bulk, preflight, receive
-from slotlake.infra import standing
 from slotlake.infra.local.postgres import Version
+from slotlake.infra.opened import standing
 from tests.conftest import Database
 from tests.decoder.sources import insert_position, pulled, slotted, through_sql
 

@@ -22,7 +22,7 @@ from slotlake.decoder.slots.confirm import confirm
 from slotlake.decoder.slots.slot import create_slot
 from slotlake.decoder.stream.receive import Stream
 from slotlake.decoder.types.table import column_type, to_text
-from slotlake.infra.standing import PullSettings, StandingStream
+from slotlake.infra.opened.standing import PullSettings, StandingStream
 from tests.conftest import Database
 from tests.decoder.sources import insert_position, pulled
 

@@ -26,7 +26,7 @@ from slotlake.decoder.stream import bulk
 from slotlake.decoder.stream import pull as pull_module
 from slotlake.decoder.stream.overlap import contradiction
 from slotlake.decoder.translation.messages import Characters, Translation
-from slotlake.infra.standing import PullSettings, StandingStream
+from slotlake.infra.opened.standing import PullSettings, StandingStream
 from tests.conftest import Database, seed_of_the_run
 from tests.decoder.sources import pulled, slotted
 from tests.decoder.test_streaming import contents

@@ -15,8 +15,8 @@ import pytest
 
 from slotlake import Pipeline
 from slotlake.decoder import failpoints
-from slotlake.infra.joining import joining_tables
 from slotlake.infra.reports import PullReport
+from slotlake.infra.sync import joining_tables
 from tests.conftest import Database
 from tests.e2e.oracle import pipeline_file
 from tests.e2e.test_init_resumed import Killed

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from slotlake import Pipeline
-from slotlake.infra.joining import joining_tables
+from slotlake.infra.sync import joining_tables
 from tests.conftest import Database
 from tests.e2e.joins import BIG, SMALL, ranges, ready
 from tests.e2e.oracle import source_rows

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from slotlake import Pipeline
-from slotlake.infra.joining import recopying
+from slotlake.infra.sync import recopying
 from slotlake.spark.exchange import exchange_path
 from slotlake.spark.read.point import ReadPoint
 from tests.conftest import Database

@@ -14,8 +14,8 @@ import pytest
 from slotlake import Pipeline
 from slotlake.decoder.failpoints import happening
 from slotlake.infra.backfill import ahead
-from slotlake.infra.sync import reading_again
 from slotlake.infra.backfill import backfill as backfills
+from slotlake.infra.sync import reading_again
 from slotlake.spark.read.point import ReadPoint
 from tests.conftest import Database, fresh_database
 from tests.e2e.oracle import assert_equal, pipeline_file
@@ -163,7 +163,6 @@ _KILLED = """
 import sys
 from slotlake import Pipeline
 from slotlake.infra.backfill import ahead
-from slotlake.infra.sync import reading_again
 ahead.BYTES_MIN = 0
 with Pipeline.open(sys.argv[1], remote=sys.argv[2]) as pipeline:
     pipeline.backfill(sys.argv[3:])

@@ -182,7 +182,7 @@ def test_lake_that_cannot_be_had(run: Command, shop: Path, tmp_path: Path) -> No
 
 def test_two_at_once(run: Command, shop: Path) -> None:
     from slotlake.infra.config.pipeline_file import load_pipeline
-    from slotlake.infra.locking.machine import exclusive
+    from slotlake.infra.opened.machine_lock import exclusive
 
     with exclusive(load_pipeline(shop).state_dir, "shop"):
         holder = subprocess.run(

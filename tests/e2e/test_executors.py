@@ -15,7 +15,7 @@ import pytest
 
 from slotlake import Pipeline
 from slotlake.expectations.results import EXECUTORS, SLOTLAKE, Report
-from slotlake.infra.pipeline_open import OpenPipeline
+from slotlake.infra.opened.open_pipeline import OpenPipeline
 from slotlake.spark.read.executors import ClusterReadPoint, python_trouble
 from slotlake.spark.read.point import ReadPoint
 from tests.conftest import Database

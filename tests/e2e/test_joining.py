@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from slotlake import Pipeline
-from slotlake.infra.joining import joining_tables, settling
-from slotlake.infra.joining.over_syncs import shows_all
+from slotlake.infra.sync import joining_tables, settling
+from slotlake.infra.sync.over_syncs import shows_all
 from tests.conftest import Database
 from tests.e2e.joins import (
     BIG,
@@ -143,7 +143,7 @@ def test_open_and_prepared_transactions(
     database: Database, connect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A table waits, without a slot, for those that wrote to it before it was published; for no others."""
-    monkeypatch.setattr("slotlake.infra.advance.advance.create_slot", refused)
+    monkeypatch.setattr("slotlake.infra.sync.at_lsn.create_slot", refused)
     with begun(database, tmp_path, connect) as pipeline, database.connect() as writer:
         writer.autocommit = False
         database.execute("CREATE TABLE big (id int PRIMARY KEY, v int, t text)")
@@ -178,7 +178,7 @@ def test_a_table_of_all_tables_joins_beside_its_writers(
     database: Database, connect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was published when it was made: a transaction that is open since is sent whole when it commits."""
-    monkeypatch.setattr("slotlake.infra.advance.advance.create_slot", refused)
+    monkeypatch.setattr("slotlake.infra.sync.at_lsn.create_slot", refused)
     database.execute("CREATE PUBLICATION shop FOR ALL TABLES")
     with begun(database, tmp_path, connect) as pipeline, ExitStack() as stack:
         pipeline.sync()

@@ -9,7 +9,7 @@ import pytest
 
 from slotlake import Pipeline
 from slotlake.decoder.errors import LakeError
-from slotlake.infra.health.look import look
+from slotlake.infra.status.noted import look
 from slotlake.spark.catalog.base import load_one
 from slotlake.spark.catalog.open import open_catalog, read_listing
 from slotlake.spark.publish.aside import Aside

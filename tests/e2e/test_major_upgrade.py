@@ -12,9 +12,9 @@ import pytest
 
 from slotlake import Pipeline
 from slotlake.decoder.server.timeline import HistoryError
-from slotlake.infra.advance import upgraded as going_on
 from slotlake.infra.local.postgres import EmbeddedPostgres, temporary_postgres
 from slotlake.infra.source.history import lake_origin
+from slotlake.infra.sync import upgraded as going_on
 from tests.conftest import LONG, Database
 from tests.debian_postgres import debian_postgres
 from tests.e2e.oracle import assert_equal, pipeline_file

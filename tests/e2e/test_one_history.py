@@ -16,14 +16,14 @@ import pytest
 from slotlake import Pipeline
 from slotlake.decoder.errors import ChangeLogError
 from slotlake.infra.airflow.histories import Histories
-from slotlake.infra.archive.free_notes import StoredNotes
-from slotlake.infra.archive.state import StoredState
 from slotlake.infra.cli.main import main
 from slotlake.infra.config.pipeline_file import PipelineFile, load_pipeline
-from slotlake.infra.journal.recorded import Recorded
-from slotlake.infra.journal.segments import StoredJournal, forget
-from slotlake.infra.journal.shared import SharedJournal
 from slotlake.infra.local.object_store import LocalObjectStore
+from slotlake.infra.state.free_notes import StoredNotes
+from slotlake.infra.state.recorded import Recorded
+from slotlake.infra.state.segments import StoredJournal, forget
+from slotlake.infra.state.shared_journal import SharedJournal
+from slotlake.infra.state.stored_state import StoredState
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.storage.settings import StorageSettings
 from tests.conftest import Database, fresh_database
@@ -148,7 +148,7 @@ def _one_process_and_its_requests(
         monkeypatch.setattr(StoredNotes, name, counting)
     _change(database, 3)
     with Pipeline.open(shop, remote=connect) as here:
-        monkeypatch.setattr("slotlake.infra.journal.shared.PAUSE_SECONDS", 3600.0)
+        monkeypatch.setattr("slotlake.infra.state.shared_journal.PAUSE_SECONDS", 3600.0)
         assert here.sync().changes
     monkeypatch.undo()
     monkeypatch.setattr(

@@ -319,7 +319,7 @@ PREPARED = "BEGIN; UPDATE big SET v = {v} WHERE id % 19 = {n}; UPDATE big SET id
 @pytest.mark.skipif(not LONG, reason="SLOTLAKE_TEST_LONG=1 runs it")
 def test_two_phase(database: Database, connect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prepared before the table is published, before its copy begins, and within; ended within and after."""
-    monkeypatch.setattr("slotlake.infra.advance.advance.create_slot", None)  # nothing waits for a slot
+    monkeypatch.setattr("slotlake.infra.sync.at_lsn.create_slot", None)  # nothing waits for a slot
     with ExitStack() as stack:
         made = Joining(
             database, begun(database, tmp_path, connect, source="two_phase: true\n"), KINDS["plain"]

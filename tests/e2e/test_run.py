@@ -20,10 +20,10 @@ from slotlake import Pipeline
 from slotlake.decoder.errors import LakeError, SlotError, SourceError
 from slotlake.decoder.lsn import parse_lsn
 from slotlake.expectations.scopes import key_rows
-from slotlake.infra.journal.journal import Journal
 from slotlake.infra.local.postgres import temporary_postgres
 from slotlake.infra.reports import RunReport, SyncReport
 from slotlake.infra.source.bell import Bell
+from slotlake.infra.state.journal import Journal
 from slotlake.infra.sync import loop
 from slotlake.infra.sync.loop import RunLimits, RunListener
 from slotlake.infra.verify import background

@@ -14,9 +14,9 @@ import pytest
 
 from slotlake import Pipeline
 from slotlake.decoder.lsn import parse_lsn
-from slotlake.infra import engine
 from slotlake.infra.airflow import steps
 from slotlake.infra.local.java import find_java
+from slotlake.infra.opened import engine
 from slotlake.infra.sync.loop import RunLimits
 from tests.conftest import Database
 from tests.e2e.oracle import assert_equal, pipeline_file

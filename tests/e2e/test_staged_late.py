@@ -9,7 +9,7 @@ import pytest
 
 from slotlake import Pipeline
 from slotlake.decoder.errors import LakeError
-from slotlake.infra.advance import steps
+from slotlake.infra.sync import batch_steps as steps
 from slotlake.spark.catalog.base import load_one
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.names import LakeName

@@ -14,8 +14,8 @@ import pytest
 
 from slotlake import Pipeline
 from slotlake.decoder.errors import ChangeLogError, PipelineFileError
-from slotlake.infra.archive.store import StoredChangeLog
 from slotlake.infra.local.object_store import LocalObjectStore
+from slotlake.infra.state.stored_changelog import StoredChangeLog
 from slotlake.spark import lake_files
 from slotlake.spark.storage import uploads
 from slotlake.spark.storage.base import StoreUnavailableError
@@ -119,7 +119,7 @@ KILLED_AT = ["pull.mid", "pull.prepared", "pull.renamed", "changelog.uploaded", 
 def test_killed_on_one_machine_and_gone_on_with_on_another(
     database: Database, machine: Callable[[str], Path], connect: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slotlake.infra.archive.store._ARCHIVE_BYTES", 2000)
+    monkeypatch.setattr("slotlake.infra.state.stored_changelog._ARCHIVE_BYTES", 2000)
 
     def synced(name: str) -> None:  # each in a process of its own would keep no connection to the slot, too
         with Pipeline.open(machine(name), remote=connect) as pipeline:

@@ -19,7 +19,7 @@ from slotlake.expectations.lake_side import LakeTable
 from slotlake.expectations.results import REWRITTEN
 from slotlake.expectations.scopes import key_rows
 from slotlake.infra.cli.main import main
-from slotlake.infra.journal.journal import Journal
+from slotlake.infra.state.journal import Journal
 from slotlake.infra.verify.verification import summary
 from tests.conftest import Database
 from tests.e2e.oracle import pipeline_file

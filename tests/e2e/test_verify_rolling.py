@@ -11,9 +11,9 @@ import pytest
 
 from slotlake import Pipeline
 from slotlake.decoder.errors import PipelineFileError
-from slotlake.infra.journal.journal import Journal
-from slotlake.infra.journal.verified import coverage, read_verified
 from slotlake.infra.progress import silent
+from slotlake.infra.state.journal import Journal
+from slotlake.infra.state.verified import coverage, read_verified
 from slotlake.infra.verify import rolling
 from slotlake.infra.verify.outcome import changed_verified
 from slotlake.infra.verify.verification import VerifyRequest, begin

@@ -22,10 +22,10 @@ import pytest
 from slotlake import Pipeline
 from slotlake.decoder.errors import BusyError, PipelineFileError, SlotBusyError
 from slotlake.decoder.failpoints import happening
-from slotlake.infra.archive.state import StoredState
 from slotlake.infra.local.object_store import LocalObjectStore
-from slotlake.infra.locking.shared import LockLostError
-from slotlake.infra.state_file import NOTES
+from slotlake.infra.opened.server_lock import LockLostError
+from slotlake.infra.state.notes import NOTES
+from slotlake.infra.state.stored_state import StoredState
 from slotlake.spark import lake_files
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.lake import LakeSettings

@@ -12,11 +12,11 @@ import pytest
 
 from slotlake.infra.config.pipeline_file import load_pipeline
 from slotlake.infra.health.model import BINS, all_series, health_of
-from slotlake.infra.journal import batches as notes
-from slotlake.infra.journal.journal import Journal
-from slotlake.infra.journal.json_log import JsonFormatter, at_work
-from slotlake.infra.journal.lines import Lines
-from slotlake.infra.journal.totals import SECONDS, add, add_labelled, changed_totals, observe, read_totals
+from slotlake.infra.state import batch_notes as notes
+from slotlake.infra.state.journal import Journal
+from slotlake.infra.state.json_log import JsonFormatter, at_work
+from slotlake.infra.state.line_files import Lines
+from slotlake.infra.state.totals import SECONDS, add, add_labelled, changed_totals, observe, read_totals
 
 NOW = 1_900_000_000.0
 
@@ -84,7 +84,7 @@ def test_damaged_counters_begin_again(tmp_path: Path) -> None:
 
 
 def test_the_steps_of_a_batch_become_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slotlake.infra.journal.batches.time.time", lambda: NOW)
+    monkeypatch.setattr("slotlake.infra.state.batch_notes.time.time", lambda: NOW)
     monkeypatch.setenv("AIRFLOW_CTX_DAG_ID", "cdc_sync_shop")
     monkeypatch.setenv("AIRFLOW_CTX_DAG_RUN_ID", "scheduled__1")
     first: Any = _Batch("a")

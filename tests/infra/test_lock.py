@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from slotlake.decoder.errors import BusyError
-from slotlake.infra.locking.machine import exclusive
+from slotlake.infra.opened.machine_lock import exclusive
 
 AGAIN_AND_AGAIN = """
 import sys, time
 from pathlib import Path
-from slotlake.infra.locking.machine import exclusive
+from slotlake.infra.opened.machine_lock import exclusive
 while True:
     with exclusive(Path(sys.argv[1]), "shop", 60):
         print(flush=True)

@@ -21,7 +21,7 @@ from slotlake.infra.cli.texts import look, work
 from slotlake.infra.config.pipeline_file import load_pipeline
 from slotlake.infra.reports import InitReport, StatusReport, SyncReport, TableCopy, TableStatus
 from slotlake.infra.selection import known_tables, pending
-from slotlake.infra.state_file import TABLES
+from slotlake.infra.state.notes import TABLES
 from slotlake.spark.catalog.listing import listing_of_rows
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import COMMITS, LakeName

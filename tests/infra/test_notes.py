@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from slotlake.infra.state_file import COPY_PLAN, NOTES, OWNER
+from slotlake.infra.state.notes import COPY_PLAN, NOTES, OWNER
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.fast
-LIST = ROOT / "infra" / "state_file.py"
+LIST = ROOT / "infra" / "state" / "notes.py"
 _KEYS_OF_A_COPY = ROOT / "infra" / "copy" / "joining_record.py"  # they have numbers for names
 
 

@@ -18,8 +18,8 @@ from slotlake.infra.health.html import document
 from slotlake.infra.health.metrics import escaped, metrics_text, number
 from slotlake.infra.health.model import all_series, health_of
 from slotlake.infra.health.words import batch_end, key_text, size, spent
-from slotlake.infra.journal.journal import Journal
-from slotlake.infra.journal.totals import changed_totals, observe
+from slotlake.infra.state.journal import Journal
+from slotlake.infra.state.totals import changed_totals, observe
 
 NOW = 1_900_000_000.0
 EVIL = '<script>alert("x")</script>&\'"'

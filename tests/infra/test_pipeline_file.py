@@ -12,10 +12,10 @@ from pydantic import BaseModel
 
 from slotlake.decoder.errors import PipelineFileError
 from slotlake.infra.airflow import scheduling
-from slotlake.infra.archive.state import require_own_state
 from slotlake.infra.config.pipeline_file import PipelineFile, load_pipeline
 from slotlake.infra.config.sections import TableSection
-from slotlake.infra.pipeline_open import lake_settings
+from slotlake.infra.opened.open_pipeline import lake_settings
+from slotlake.infra.opened.own_state import require_own_state
 from tests.sources import modules, tree
 
 FILE = """name: shop

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from slotlake.infra.process_lock import is_process_alive, release_process_lock, take_process_lock
+from slotlake.infra.state.process_lock import is_process_alive, release_process_lock, take_process_lock
 
 AT_WORK = """
 import sys
 from pathlib import Path
-from slotlake.infra.process_lock import take_process_lock
+from slotlake.infra.state.process_lock import take_process_lock
 take_process_lock(Path(sys.argv[1]))
 print(flush=True)
 sys.stdin.read()

@@ -18,15 +18,16 @@ import pytest
 
 from slotlake.decoder.errors import PipelineFileError
 from slotlake.infra.airflow.histories import Histories
-from slotlake.infra.archive.state import identity, require_own_state
 from slotlake.infra.config.pipeline_file import load_pipeline
 from slotlake.infra.health.metrics import metrics_text
 from slotlake.infra.health.model import all_series, health_from
-from slotlake.infra.journal import batches as notes
-from slotlake.infra.journal import events, segments, shared
-from slotlake.infra.journal.journal import Journal
-from slotlake.infra.journal.recorded import Recorded, recorded
-from slotlake.infra.state_file import NoteSeen, share
+from slotlake.infra.opened.own_state import identity, require_own_state
+from slotlake.infra.state import batch_notes as notes
+from slotlake.infra.state import events, segments
+from slotlake.infra.state import shared_journal as shared
+from slotlake.infra.state.journal import Journal
+from slotlake.infra.state.notes import NoteSeen, share
+from slotlake.infra.state.recorded import Recorded, recorded
 
 NOW = 1_900_000_000.0
 

@@ -16,7 +16,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from slotlake.decoder.errors import BusyError
-from slotlake.infra.locking.shared import (
+from slotlake.infra.opened.server_lock import (
     LockLostError,
     LockPlace,
     LockPoolerError,
@@ -35,7 +35,7 @@ _HOLD = """
 import sys
 import threading
 import time
-from slotlake.infra.locking.shared import LockPlace, SharedLock
+from slotlake.infra.opened.server_lock import LockPlace, SharedLock
 with SharedLock(LockPlace("source.dsn", sys.argv[1]), "shop", "shop slot").taken("apply", 0.0):
     print("taken", flush=True)
     sys.stdin.read()

@@ -8,7 +8,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from slotlake.decoder.errors import BusyError
-from slotlake.infra.locking.shared import LockLostError, LockUnreachableError
+from slotlake.infra.opened.server_lock import LockLostError, LockUnreachableError
 from slotlake.infra.progress import silent
 from slotlake.infra.source import standing_puller
 from slotlake.infra.source.bell import Bell

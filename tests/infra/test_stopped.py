@@ -15,9 +15,9 @@ from slotlake.decoder.errors import (
     SourceError,
     SourceUnavailableError,
 )
-from slotlake.infra.advance.findings import Diagnosis
 from slotlake.infra.recover import recovery
 from slotlake.infra.selection import aside
+from slotlake.infra.sync.findings import Diagnosis
 
 
 @pytest.fixture

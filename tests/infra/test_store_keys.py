@@ -9,7 +9,7 @@ import pytest
 from slotlake.decoder.errors import PipelineFileError
 from slotlake.infra.config.pipeline_file import load_pipeline
 from slotlake.infra.config.secrets import secrets_of
-from slotlake.infra.pipeline_open import lake_settings
+from slotlake.infra.opened.open_pipeline import lake_settings
 from slotlake.spark.lake import LakeSettings
 
 pytestmark = pytest.mark.fast

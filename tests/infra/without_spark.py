@@ -19,8 +19,8 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
+from slotlake.infra.opened.open_pipeline import OpenPipeline
 from slotlake.infra.pipeline import Pipeline
-from slotlake.infra.pipeline_open import OpenPipeline
 from slotlake.spark.catalog.base import load_one
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.copy.initial import InitialCopy

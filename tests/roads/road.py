@@ -26,7 +26,7 @@ CHOICES: Final[Mapping[str, Sequence[str]]] = {
 }
 # How a table's rows are written; what is around them (catalog, storage, stream) is the same for all tables.
 OF_TABLES: Final = ("engine", "format", "mode", "slices", "rows")
-# What takes a minute to start is for the long form. An answer that stands here more often is drawn more often.
+# What takes a minute to start is for the long form. What stands here more often is drawn more often.
 LONG_CHOICES: Final[Mapping[str, Sequence[str]]] = {
     **CHOICES,
     "spark": (*["embedded"] * 4, *["connect"] * 3, "cluster"),
