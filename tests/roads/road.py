@@ -29,7 +29,7 @@ OF_TABLES: Final = ("engine", "format", "mode", "slices", "rows")
 # What takes a minute to start is for the long form. What stands here more often is drawn more often.
 LONG_CHOICES: Final[Mapping[str, Sequence[str]]] = {
     **CHOICES,
-    "spark": (*["embedded"] * 4, *["connect"] * 3, "cluster"),
+    "spark": (*["embedded"] * 12, *["connect"] * 7, "cluster"),
 }
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
 import time
 import traceback
 from itertools import islice
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +25,8 @@ from tests.roads.travel import Services
 pytestmark = pytest.mark.timeout(3600)
 
 STEPS = 2
-ROADS_PER_ROUND, STEPS_PER_ROUND, TABLES_PER_ROAD = 6, 8, 12
+ROADS_PER_ROUND, STEPS_PER_ROUND, TABLES_PER_ROAD = 6, 8, 6
+RECORD = "SLOTLAKE_TEST_RECORD"
 # Numbers of roads: to look at some of them alone.
 ONLY = os.environ.get("SLOTLAKE_TEST_ROADS", "")
 
@@ -46,38 +50,49 @@ def test_every_pair_of_roads(source: Database, services: Services) -> None:
 @pytest.mark.timeout(12 * 3600)
 @pytest.mark.skipif(not os.environ.get("SLOTLAKE_TEST_LONG"), reason="SLOTLAKE_TEST_LONG=1 runs it")
 def test_new_histories_down_new_roads(server: EmbeddedPostgres, services: Services) -> None:
-    """Each round has a source of its own, roads at random, and new histories."""
-    gone, wanted = 0, int(os.environ.get("SLOTLAKE_TEST_HISTORIES", "10000"))
-    chance, all_wrong = random.Random(seed_of_the_run()), []
-    choices = CHOICES if why_not() else LONG_CHOICES
-    while gone < wanted:
-        roads = list(islice(drawn(choices, chance), ROADS_PER_ROUND))
-        print(*roads, sep="\n", flush=True)
-        takes = [[name for name, kind in USUAL.items() if road.takes(kind)] for road in roads]
-        # Without Spark a table costs a tenth of what it costs with it: there, all of them go.
-        tables = [
-            names if road.engine == "direct" else chance.sample(names, TABLES_PER_ROAD)
-            for road, names in zip(roads, takes, strict=True)
-        ]
-        seed, begun_at = chance.getrandbits(32), time.monotonic()
-        with fresh_database(server) as source:
-            try:
-                made = begun(roads, tables, source, services, seed)
-                for step in range(STEPS_PER_ROUND):
-                    made.step()
-                    print(f"sync {step + 1}: {time.monotonic() - begun_at:.0f} s", flush=True)
-                wrong = made.end()
-            except Exception:  # noqa: BLE001  (the next rounds may find more)
-                wrong = [traceback.format_exc()]
-        gone += STEPS_PER_ROUND * sum(map(len, tables))
-        print(
-            f"{gone} histories, {time.monotonic() - begun_at:.0f} s, seed {seed}: {len(wrong)} wrong",
-            flush=True,
-        )
-        if wrong:
-            all_wrong += [f"seed {seed}", *map(str, zip(roads, tables, strict=True)), *wrong]
-            print("\n".join(wrong[:10]), flush=True)
+    """Each round has a source of its own, roads at random, and new histories.
+
+    With a file in SLOTLAKE_TEST_RECORD, each round is a line of it, and those that it has are not run again.
+    """
+    wanted, file = int(os.environ.get("SLOTLAKE_TEST_HISTORIES", "10000")), os.environ.get(RECORD)
+    lines = Path(file).read_text().splitlines() if file and Path(file).exists() else []
+    rounds = [json.loads(line) for line in lines]
+    all_wrong = [what for each in rounds for what in each["wrong"]]
+    while sum(each["histories"] for each in rounds) < wanted:
+        chance = random.Random(f"{seed_of_the_run()} {len(rounds)}")
+        rounds.append(_round(chance, server, services))
+        all_wrong += rounds[-1]["wrong"]
+        if file:
+            with Path(file).open("a") as record:
+                record.write(json.dumps(rounds[-1]) + "\n")
     assert not all_wrong, "\n".join(all_wrong)
+
+
+def _round(chance: random.Random, server: EmbeddedPostgres, services: Services) -> dict[str, Any]:
+    roads = list(islice(drawn(CHOICES if why_not() else LONG_CHOICES, chance), ROADS_PER_ROUND))
+    print(*roads, sep="\n", flush=True)
+    takes = [[name for name, kind in USUAL.items() if road.takes(kind)] for road in roads]
+    # Without Spark a table costs a tenth of what it costs with it: there, all of them go.
+    tables = [
+        names if road.engine == "direct" else chance.sample(names, TABLES_PER_ROAD)
+        for road, names in zip(roads, takes, strict=True)
+    ]
+    seed, begun_at = chance.getrandbits(32), time.monotonic()
+    with fresh_database(server) as source:
+        try:
+            made = begun(roads, tables, source, services, seed)
+            for step in range(STEPS_PER_ROUND):
+                made.step()
+                print(f"sync {step + 1}: {time.monotonic() - begun_at:.0f} s", flush=True)
+            wrong = made.end()
+        except Exception:  # noqa: BLE001  (the next rounds may find more)
+            wrong = [traceback.format_exc()]
+    histories, seconds = STEPS_PER_ROUND * sum(map(len, tables)), time.monotonic() - begun_at
+    print(f"{histories} histories, {seconds:.0f} s, seed {seed}: {len(wrong)} wrong", flush=True)
+    if wrong:
+        print("\n".join(wrong[:10]), flush=True)
+        wrong = [f"seed {seed}", *map(str, zip(roads, tables, strict=True)), *wrong]
+    return {"histories": histories, "seconds": round(seconds), "roads": [*map(str, roads)], "wrong": wrong}
 
 
 @pytest.mark.skipif(not os.environ.get("SLOTLAKE_TEST_LONG"), reason="SLOTLAKE_TEST_LONG=1 runs it")
