@@ -40,7 +40,7 @@ from slotlake.infra.selection.file_tables import (
 )
 from slotlake.infra.sync.batch_steps import confirm_position
 from slotlake.infra.sync.catch_up import catch_up
-from slotlake.infra.sync.joining_tables import progress_by_table
+from slotlake.infra.sync.joining_tables import JoiningTables
 from slotlake.infra.sync.reading_again import read_again
 from slotlake.spark.names import parse_postgres_name, postgres_name
 
@@ -204,7 +204,7 @@ def _bring_in(pipeline: OpenPipeline, names: Sequence[Name], progress: Progressi
     while True:
         with pipeline.exclusively(WAIT_SECONDS, step="add"), sparing():
             catch_up(pipeline, progress)
-            joining = progress_by_table(pipeline)
+            joining = JoiningTables(pipeline).progress_by_table()
             in_lake = names_in_lake(pipeline.lake)
             note_names(pipeline.file, in_lake)
             known_tables.write_note(
@@ -239,7 +239,7 @@ def _report(
     published_by: dict[Name, str],
     listed: Collection[Name],
 ) -> AddReport:
-    point, joining = _latest(pipeline.lake), progress_by_table(pipeline)
+    point, joining = _latest(pipeline.lake), JoiningTables(pipeline).progress_by_table()
     added = []
     for name in dict.fromkeys([*names, *listed]):
         table = postgres_name(*name)

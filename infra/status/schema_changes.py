@@ -95,9 +95,9 @@ def _pending(pipeline: OpenPipeline, point: ReadPoint) -> list[SchemaChange]:
 
 def _joining(pipeline: OpenPipeline, new_tables: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield each published table that the lake does not have, and what the syncs do with it."""
-    from slotlake.infra.sync.joining_tables import progress_by_table
+    from slotlake.infra.sync.joining_tables import JoiningTables
 
-    copied_ranges = progress_by_table(pipeline)
+    copied_ranges = JoiningTables(pipeline).progress_by_table()
     for name in new_tables:
         if pipeline.file.new_tables != "copy":
             yield name, "the lake does not take it (new_tables)"

@@ -11,7 +11,8 @@ from slotlake.decoder.lsn import format_lsn
 from slotlake.infra.reports import Alarm, TableStatus
 from slotlake.infra.selection.aside import with_resume
 from slotlake.infra.source.fingerprints import CatalogFingerprint
-from slotlake.infra.sync import joining_tables, recopying
+from slotlake.infra.sync import joining_tables
+from slotlake.infra.sync.recopying import RecopiedTables
 from slotlake.spark.names import lake_table, parse_postgres_name, postgres_name
 from slotlake.spark.publish.lives import Event, Life, after
 
@@ -126,13 +127,13 @@ def set_aside_alarms(point: ReadPoint, published: set[tuple[str, str]] | None) -
 
 def set_aside_entries(pipeline: OpenPipeline, point: ReadPoint) -> list[dict[str, Any]]:
     """Return the tables that are set aside; ``copied``: how much of a table is copied again, or None."""
-    ranges = recopying.progress_by_table(pipeline) if point.aside else {}
+    ranges = RecopiedTables(pipeline).progress_by_table() if point.aside else {}
     return [{**each.as_dict(), "copied": ranges.get(each.source_name)} for each in point.aside.values()]
 
 
 def set_aside_warnings(pipeline: OpenPipeline, point: ReadPoint) -> list[str]:
     """Return a warning for each table that is set aside and that the next syncs bring back by themselves."""
-    ranges = recopying.progress_by_table(pipeline) if point.aside else {}
+    ranges = RecopiedTables(pipeline).progress_by_table() if point.aside else {}
     return [
         f"table {each.source_name} is set aside: {each.reason_with(ranges.get(each.source_name))}"
         for each in point.aside.values()

@@ -29,9 +29,9 @@ from slotlake.infra.state.events import note_copies
 from slotlake.infra.sync.at_lsn import next_batch, pull_report, require_fit
 from slotlake.infra.sync.batch_steps import Totals, apply_and_publish
 from slotlake.infra.sync.compaction import SECONDS_MAX, compact, lake_names
-from slotlake.infra.sync.joining_tables import add_new_tables, progress_by_table
+from slotlake.infra.sync.joining_tables import JoiningTables, add_new_tables
 from slotlake.infra.sync.modes import begin_modes
-from slotlake.infra.sync.recopying import give_up_stale, reasons
+from slotlake.infra.sync.recopying import RecopiedTables, reasons
 from slotlake.infra.sync.refill import fill_added_columns
 from slotlake.infra.sync.resuming import bring_back
 
@@ -62,8 +62,8 @@ def _pull_next(pipeline: OpenPipeline, aside: Collection[Name], progress: Progre
     _bring_views(pipeline.lake)
     joined = add_new_tables(pipeline, progress)
     added = joined.tables
-    joining = progress_by_table(pipeline)
-    give_up_stale(pipeline, progress)
+    joining = JoiningTables(pipeline).progress_by_table()
+    RecopiedTables(pipeline).give_up_stale(progress)
     resumed = bring_back(pipeline, aside, progress, pipeline.file.source.copy_seconds_per_sync)
     known_tables.write_note(pipeline.file.state_dir, pipeline.lake, added)
     begin_modes(pipeline, progress)

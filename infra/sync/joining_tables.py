@@ -20,8 +20,10 @@ from slotlake.decoder.catalog.remembered_fingerprints import RememberedNames
 from slotlake.decoder.errors import SourceError
 from slotlake.decoder.failpoints import reach
 from slotlake.decoder.server.source import source_session
+from slotlake.decoder.slots.slot import ExportedSnapshot
+from slotlake.infra.copy.copying import Attempt
 from slotlake.infra.copy.joining_record import JOINING_FOLDER, joining_table_names
-from slotlake.infra.copy.tables import copy_all
+from slotlake.infra.copy.tables import Copied, copy_all
 from slotlake.infra.schema.large_tables import resumable_by_size
 from slotlake.infra.selection.absent import record_taken_away
 from slotlake.infra.selection.aside import require_columns
@@ -37,8 +39,7 @@ from slotlake.infra.selection.file_tables import (
 from slotlake.infra.selection.layouts import require_layouts
 from slotlake.infra.selection.tables import lake_selections, selected
 from slotlake.infra.state.notes import SETTLING
-from slotlake.infra.sync import over_syncs
-from slotlake.infra.sync.over_syncs import CopyKind, copy_some, give_up_stale
+from slotlake.infra.sync.over_syncs import OverSyncs
 from slotlake.infra.sync.settling import note_publications, open_writers_by_table
 from slotlake.spark.names import parse_postgres_name, postgres_name
 from slotlake.spark.publish.lives import Event, Life
@@ -74,9 +75,8 @@ def add_new_tables(pipeline: OpenPipeline, progress: Progressing) -> Joined:
 
     point = ReadPoint.latest(pipeline.lake)
     new_tables, warnings, published = _new_tables(pipeline, point)
-    give_up_stale(
-        pipeline, JOINING_TABLES, {t.relation_id: (t.schema, t.table) for t in new_tables}, progress
-    )
+    joining = JoiningTables(pipeline)
+    joining.give_up_others(new_tables, progress)
     note_publications(pipeline, new_tables)
     added: list[str] = []
     taken: Collection[Name] = set()
@@ -84,7 +84,7 @@ def add_new_tables(pipeline: OpenPipeline, progress: Progressing) -> Joined:
         taken = record_taken_away(pipeline, new_tables)
         ranged = resumable_by_size(pipeline.source, new_tables)
         at_once = [t for t in new_tables if t not in ranged]
-        added = copy_some(pipeline, JOINING_TABLES, ranged, at_once, progress)
+        added = joining.copy_some(ranged, at_once, progress)
     added_names = {*map(parse_postgres_name, added)}
     others = {*added_names, *taken, *point.aside}
     _note_lives(pipeline, point, {(t.schema, t.table) for t in new_tables} - others, added_names)
@@ -94,16 +94,11 @@ def add_new_tables(pipeline: OpenPipeline, progress: Progressing) -> Joined:
     return Joined(added, warnings)
 
 
-def progress_by_table(pipeline: OpenPipeline) -> dict[str, str]:
-    """Return table, as PostgreSQL writes it → how many ranges are there, of tables that are half copied."""
-    return over_syncs.progress_by_table(pipeline, JOINING_TABLES)
-
-
 def give_up(pipeline: OpenPipeline, relation_ids: Collection[int] | None = None) -> list[str]:
     """Remove what half copied tables have left, of all or of these OIDs; return the tables."""
     from slotlake.spark.publish.aside_write import note_joining
 
-    given_up = over_syncs.give_up(pipeline, JOINING_TABLES, relation_ids)
+    given_up = JoiningTables(pipeline).give_up(relation_ids)
     if given_up:
         note_joining(pipeline.lake, dict.fromkeys(map(parse_postgres_name, given_up), Event.GIVEN_UP))
     return given_up
@@ -145,15 +140,30 @@ def _note_lives(
         note_joining(pipeline.lake, events)
 
 
-def _clear(pipeline: OpenPipeline, names: Sequence[LakeName]) -> None:
-    from slotlake.spark.catalog.open import open_catalog
-    from slotlake.spark.publish.place import clear_leftovers
+class JoiningTables(OverSyncs):
+    """Tables that the lake lacks."""
 
-    with open_catalog(pipeline.lake) as catalog:
-        clear_leftovers(catalog, pipeline.name, names)
+    folder, settling, waits = JOINING_FOLDER, SETTLING, "it was published"
 
+    def give_up_others(self, tables: Sequence[SourceTable], progress: Progressing) -> None:
+        """Give up copies that cannot be continued, and those of other tables than these."""
+        self._give_up_others({t.relation_id: (t.schema, t.table) for t in tables}, progress)
 
-JOINING_TABLES = CopyKind(JOINING_FOLDER, SETTLING, "it was published", copy_all, _clear)
+    def _copy(
+        self,
+        tables: Sequence[SourceTable],
+        snapshot: ExportedSnapshot,
+        progress: Progressing,
+        attempt: Attempt,
+    ) -> Copied:
+        return copy_all(self._pipeline, tables, snapshot, progress, attempt)
+
+    def _clear(self, names: Sequence[LakeName]) -> None:
+        from slotlake.spark.catalog.open import open_catalog
+        from slotlake.spark.publish.place import clear_leftovers
+
+        with open_catalog(self._pipeline.lake) as catalog:
+            clear_leftovers(catalog, self._pipeline.name, names)
 
 
 def _has_names(file: PipelineFile) -> bool:

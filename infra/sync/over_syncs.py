@@ -10,7 +10,7 @@ only when nobody is open who may have written to it before it was published (`in
 whatever commits behind it is in the stream.  Between, any snapshot will do that shows all that the first one
 did.
 
-`CopyKind` says what differs between tables that join (`infra.sync.joining_tables`) and those that the lake
+`OverSyncs` has two kinds of tables: those that join (`infra.sync.joining_tables`), and those that the lake
 has and that are copied again (`infra.sync.recopying`).
 """
 
@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 from psycopg import sql
@@ -42,6 +43,7 @@ from slotlake.infra.sync.settling import open_writers_by_table, settled_snapshot
 from slotlake.spark.names import lake_table, postgres_name
 
 if TYPE_CHECKING:
+    from slotlake.decoder.server.source import SourceSettings
     from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.spark.names import LakeName
@@ -73,30 +75,6 @@ class TimeBudget:
 
 
 @dataclass(frozen=True)
-class CopyKind:
-    """How tables of one kind are copied over several syncs.
-
-    Attributes:
-        folder: of their record, in the pipeline's state folder.
-        settling: the note of the transactions that they wait for.
-        waits: words for people: who wrote to a table before this is waited for.
-        copy: copies tables under a snapshot, and publishes those that are whole; as `copy_all`, which leaves
-            out what changes meanwhile.
-        clear: removes what is copied of tables.
-    """
-
-    folder: str
-    settling: Note
-    waits: str
-    copy: Callable[[OpenPipeline, Sequence[SourceTable], ExportedSnapshot, Progressing, Attempt], Copied]
-    clear: Callable[[OpenPipeline, Sequence[LakeName]], None]
-
-    def record(self, pipeline: OpenPipeline) -> JoiningRecord:
-        """The record of what is on disk of these tables."""
-        return JoiningRecord(pipeline.file.state_dir / self.folder)
-
-
-@dataclass(frozen=True)
 class _Round(Attempt):
     """What one pull copies under one snapshot."""
 
@@ -119,98 +97,190 @@ class _Round(Attempt):
         return finishing or self.time.begins()
 
 
-def copy_some(
-    pipeline: OpenPipeline,
-    kind: CopyKind,
-    ranged: Sequence[SourceTable],
-    at_once: Sequence[SourceTable],
-    progress: Progressing,
-) -> list[str]:
-    """Copy what there is time for of these tables.
+class OverSyncs(ABC):
+    """Tables of one kind that an open pipeline copies over several syncs.
 
-    Args:
-        pipeline: a pipeline whose lake has its tables.
-        ranged: tables that are copied range by range.
-        at_once: tables that are copied in one go.
-
-    Returns:
-        The tables that are whole, and published, as PostgreSQL writes them.
+    Attributes:
+        folder: of their record, in the pipeline's state folder.
+        settling: the note of the transactions that they wait for.
+        waits: words for people: who wrote to a table before this is waited for.
     """
-    budget = TimeBudget(pipeline.file.source.copy_seconds_per_sync)
-    ready, going_on = _split_by_stage(pipeline, kind, ranged)
-    added = _at_lake_position(pipeline, kind, (ready, at_once), budget, progress) if ready or at_once else []
-    if going_on and not budget.over:
-        _between_positions(pipeline, kind, going_on, budget, progress)
-        ready, going_on = _split_by_stage(pipeline, kind, going_on)
-        added += _at_lake_position(pipeline, kind, (ready, []), budget, progress) if ready else []
-    for table, ranges in progress_by_table(pipeline, kind).items():
-        progress(f"copy {table}: {ranges} are copied, the next sync continues", 0)
-    return added
 
+    folder: ClassVar[str]
+    settling: ClassVar[Note]
+    waits: ClassVar[str]
 
-def progress_by_table(pipeline: OpenPipeline, kind: CopyKind) -> dict[str, str]:
-    """Return table, as PostgreSQL writes it → how many ranges are there, of tables that are half copied."""
-    record = kind.record(pipeline)
-    progress = {
-        name: f"0 ranges (open transactions wrote to it before {kind.waits}: {who})"
-        for name, who in open_writers_by_table(pipeline.file.state_dir, kind.settling).items()
-    }
-    for relation_id, table in record.joining.items():
-        if relation_id in record.tables:
-            recorded = record.tables[relation_id]
-            name = postgres_name(table.since.schema, table.since.table)
-            progress[name] = f"{len(recorded.files):,} of {len(recorded.parts):,} ranges"
-    return progress
+    def __init__(self, pipeline: OpenPipeline) -> None:
+        self._pipeline = pipeline
 
+    @abstractmethod
+    def _copy(
+        self,
+        tables: Sequence[SourceTable],
+        snapshot: ExportedSnapshot,
+        progress: Progressing,
+        attempt: Attempt,
+    ) -> Copied:
+        """Copy tables under a snapshot, and publish those that are whole; what changes is left out."""
 
-def give_up(pipeline: OpenPipeline, kind: CopyKind, relation_ids: Collection[int] | None = None) -> list[str]:
-    """Remove what half copied tables have left.
+    @abstractmethod
+    def _clear(self, names: Sequence[LakeName]) -> None:
+        """Remove what is copied of tables."""
 
-    Args:
-        relation_ids: OIDs of the tables; None for all of this kind.
+    @property
+    def record(self) -> JoiningRecord:
+        """The record of what is on disk of these tables."""
+        return JoiningRecord(self._pipeline.file.state_dir / self.folder)
 
-    Returns:
-        The tables, as PostgreSQL writes them.
-    """
-    record = kind.record(pipeline)
-    chosen = {
-        oid: table for oid, table in record.joining.items() if relation_ids is None or oid in relation_ids
-    }
-    if not chosen:
-        return []
-    kind.clear(pipeline, [_lake_name(table.since, pipeline.lake.namespace) for table in chosen.values()])
-    for relation_id in chosen:
-        record.forget_table(relation_id)
-    return [postgres_name(table.since.schema, table.since.table) for table in chosen.values()]
+    def copy_some(
+        self, ranged: Sequence[SourceTable], at_once: Sequence[SourceTable], progress: Progressing
+    ) -> list[str]:
+        """Copy what there is time for of these tables.
 
+        Args:
+            ranged: tables that are copied range by range.
+            at_once: tables that are copied in one go.
 
-def give_up_stale(
-    pipeline: OpenPipeline,
-    kind: CopyKind,
-    current_names: Mapping[int, tuple[str, str]],
-    progress: Progressing,
-) -> None:
-    """Give up copies that cannot be continued.
+        Returns:
+            The tables that are whole, and published, as PostgreSQL writes them.
+        """
+        budget, added = TimeBudget(self._pipeline.file.source.copy_seconds_per_sync), list[str]()
+        ready, going_on = self._split_by_stage(ranged)
+        if ready or at_once:
+            added = self._at_lake_position(ready, at_once, budget, progress)
+        if going_on and not budget.over:
+            self._between_positions(going_on, budget, progress)
+            ready, _ = self._split_by_stage(going_on)
+            added += self._at_lake_position(ready, [], budget, progress) if ready else []
+        for table, ranges in self.progress_by_table().items():
+            progress(f"copy {table}: {ranges} are copied, the next sync continues", 0)
+        return added
 
-    Their table is not to be copied any more, or changes of it were not noted.
+    def progress_by_table(self) -> dict[str, str]:
+        """Of tables that are half copied: table, as PostgreSQL writes it → how many ranges are there."""
+        record = self.record
+        progress = {
+            name: f"0 ranges (open transactions wrote to it before {self.waits}: {who})"
+            for name, who in open_writers_by_table(self._pipeline.file.state_dir, self.settling).items()
+        }
+        for relation_id, table in record.joining.items():
+            if relation_id in record.tables:
+                recorded = record.tables[relation_id]
+                name = postgres_name(table.since.schema, table.since.table)
+                progress[name] = f"{len(recorded.files):,} of {len(recorded.parts):,} ranges"
+        return progress
 
-    Args:
-        current_names: OIDs of the tables that are still to be copied → schema and name.
-        progress: called with a line for each copy that is given up.
-    """
-    joining = kind.record(pipeline).joining
-    if not joining:
-        return
-    position, server = pipeline.position(), _server(pipeline)
-    reasons = {
-        relation_id: reason
-        for relation_id, table in joining.items()
-        if (reason := _obstacle(table, current_names.get(relation_id), position, server))
-    }
-    for relation_id, reason in reasons.items():
-        since = joining[relation_id].since
-        progress(f"copy {postgres_name(since.schema, since.table)}: given up, {reason}", 0)
-    give_up(pipeline, kind, reasons)
+    def give_up(self, relation_ids: Collection[int] | None = None) -> list[str]:
+        """Remove what half copied tables have left.
+
+        Args:
+            relation_ids: OIDs of the tables; None for all of this kind.
+
+        Returns:
+            The tables, as PostgreSQL writes them.
+        """
+        record = self.record
+        chosen = {
+            oid: table for oid, table in record.joining.items() if relation_ids is None or oid in relation_ids
+        }
+        if not chosen:
+            return []
+        namespace = self._pipeline.lake.namespace
+        self._clear([_lake_name(table.since, namespace) for table in chosen.values()])
+        for relation_id in chosen:
+            record.forget_table(relation_id)
+        return [postgres_name(table.since.schema, table.since.table) for table in chosen.values()]
+
+    def _give_up_others(self, current_names: Mapping[int, tuple[str, str]], progress: Progressing) -> None:
+        """Give up copies that cannot be continued.
+
+        Their table is not to be copied any more, or changes of it were not noted.
+
+        Args:
+            current_names: OIDs of the tables that are still to be copied → schema and name.
+            progress: called with a line for each copy that is given up.
+        """
+        joining = self.record.joining
+        if not joining:
+            return
+        position, server = self._pipeline.position(), _server(self._pipeline.source)
+        reasons = {
+            relation_id: reason
+            for relation_id, table in joining.items()
+            if (reason := _obstacle(table, current_names.get(relation_id), position, server))
+        }
+        for relation_id, reason in reasons.items():
+            since = joining[relation_id].since
+            progress(f"copy {postgres_name(since.schema, since.table)}: given up, {reason}", 0)
+        self.give_up(reasons)
+
+    def _split_by_stage(self, tables: Sequence[SourceTable]) -> tuple[list[SourceTable], list[SourceTable]]:
+        """Split tables into those that begin or can end, and those of which ranges are missing."""
+        complete, recorded = self.record.complete, self.record.tables
+        going_on = [
+            t for t in tables if t.relation_id not in complete and _started(recorded.get(t.relation_id))
+        ]
+        return [table for table in tables if table not in going_on], going_on
+
+    def _at_lake_position(
+        self,
+        ready: Sequence[SourceTable],
+        at_once: Sequence[SourceTable],
+        budget: TimeBudget,
+        progress: Progressing,
+    ) -> list[str]:
+        """Begin tables, and publish those that are whole, under a settled snapshot.
+
+        Args:
+            ready: those that begin or can end.
+            at_once: those that are copied in one go.
+        """
+        pipeline, record = self._pipeline, self.record
+        with settled_snapshot(pipeline, [*ready, *at_once], WAIT_SECONDS, progress, self.settling) as start:
+            if start is None or not start[1]:
+                return []
+            snapshot, settled = start
+            record.unrecorded = {table.relation_id for table in at_once}
+            visible, server = _visible(pipeline.source.dsn, snapshot), _server(pipeline.source)
+            record.beginning = {t.relation_id: _since(t, snapshot.lsn, visible, server) for t in ready}
+            copied = self._copy(settled, snapshot, progress, _Round(record, snapshot.lsn, time=budget))
+        added = [each.table for each in copied.copies]
+        reach("join.published")
+        for table in ready:
+            if postgres_name(table.schema, table.table) in added:
+                record.forget_table(table.relation_id)
+        self._begin_again(copied.errors, progress)
+        return added
+
+    def _begin_again(self, errors: Errors, progress: Progressing) -> None:
+        """Forget what is copied of tables that changed under their copy: the next run begins them again.
+
+        Raises:
+            SlotlakeError: a table cannot be copied for another reason.
+        """
+        self.give_up({table.relation_id for table in errors})
+        for error in errors.values():
+            if not isinstance(error, ChangedMeanwhileError):
+                raise error
+            progress(f"{error.where}: {error.what}; the next run begins it again", 0)
+
+    def _between_positions(
+        self, tables: Sequence[SourceTable], budget: TimeBudget, progress: Progressing
+    ) -> None:
+        """Copy ranges under a snapshot that waits for nobody."""
+        record = self.record
+        joining = record.joining
+        first = [joining[table.relation_id].since.visible for table in tables]
+        attempt = _Round(record, 0, may_begin=False, finishes=False, time=budget)
+        with _snapshot(self._pipeline, first) as snapshot:
+            if snapshot is None:
+                return
+            copied = self._copy(tables, snapshot, progress, attempt)
+        for table in tables:
+            if table.relation_id in attempt.stopped:
+                progress(f"copy {table.quoted}: given up, the table or its publication was altered", 0)
+        self.give_up(attempt.stopped)
+        self._begin_again(copied.errors, progress)
 
 
 def _obstacle(
@@ -227,85 +297,8 @@ def _obstacle(
     return "rows were changed that no key names" if joining.lost else None
 
 
-def _split_by_stage(
-    pipeline: OpenPipeline, kind: CopyKind, tables: Sequence[SourceTable]
-) -> tuple[list[SourceTable], list[SourceTable]]:
-    """Split tables into those that begin or can end, and those of which ranges are missing."""
-    record = kind.record(pipeline)
-    complete, recorded = record.complete, record.tables
-    going_on = [t for t in tables if t.relation_id not in complete and _started(recorded.get(t.relation_id))]
-    return [table for table in tables if table not in going_on], going_on
-
-
 def _started(recorded: object) -> bool:
     return bool(getattr(recorded, "files", None))
-
-
-def _at_lake_position(
-    pipeline: OpenPipeline,
-    kind: CopyKind,
-    tables: tuple[Sequence[SourceTable], Sequence[SourceTable]],
-    budget: TimeBudget,
-    progress: Progressing,
-) -> list[str]:
-    """Begin tables, and publish those that are whole, under a settled snapshot.
-
-    Args:
-        tables: those that begin or can end; and those that are copied in one go.
-    """
-    record, (ready, at_once) = kind.record(pipeline), tables
-    with settled_snapshot(pipeline, [*ready, *at_once], WAIT_SECONDS, progress, kind.settling) as start:
-        if start is None or not start[1]:
-            return []
-        snapshot, settled = start
-        record.unrecorded = {table.relation_id for table in at_once}
-        visible, server = _visible(pipeline.source.dsn, snapshot), _server(pipeline)
-        record.beginning = {t.relation_id: _since(t, snapshot.lsn, visible, server) for t in ready}
-        attempt = _Round(record, snapshot.lsn, time=budget)
-        copied = kind.copy(pipeline, settled, snapshot, progress, attempt)
-    added = [each.table for each in copied.copies]
-    reach("join.published")
-    for table in ready:
-        if postgres_name(table.schema, table.table) in added:
-            record.forget_table(table.relation_id)
-    _begin_again(pipeline, kind, copied.errors, progress)
-    return added
-
-
-def _begin_again(pipeline: OpenPipeline, kind: CopyKind, errors: Errors, progress: Progressing) -> None:
-    """Forget what is copied of tables that changed under their copy: the next run begins them again.
-
-    Raises:
-        SlotlakeError: a table cannot be copied for another reason.
-    """
-    give_up(pipeline, kind, {table.relation_id for table in errors})
-    for error in errors.values():
-        if not isinstance(error, ChangedMeanwhileError):
-            raise error
-        progress(f"{error.where}: {error.what}; the next run begins it again", 0)
-
-
-def _between_positions(
-    pipeline: OpenPipeline,
-    kind: CopyKind,
-    tables: Sequence[SourceTable],
-    budget: TimeBudget,
-    progress: Progressing,
-) -> None:
-    """Copy ranges under a snapshot that waits for nobody."""
-    record = kind.record(pipeline)
-    joining = record.joining
-    first = [joining[table.relation_id].since.visible for table in tables]
-    attempt = _Round(record, 0, may_begin=False, finishes=False, time=budget)
-    with _snapshot(pipeline, first) as snapshot:
-        if snapshot is None:
-            return
-        copied = kind.copy(pipeline, tables, snapshot, progress, attempt)
-    for table in tables:
-        if table.relation_id in attempt.stopped:
-            progress(f"copy {table.quoted}: given up, the table or its publication was altered", 0)
-    give_up(pipeline, kind, attempt.stopped)
-    _begin_again(pipeline, kind, copied.errors, progress)
 
 
 @contextmanager
@@ -358,8 +351,8 @@ def _since(table: SourceTable, position: int, visible: str, server: tuple[str, i
     return CopyStart(table.schema, table.table, table.relation_id, position, visible, server, key)
 
 
-def _server(pipeline: OpenPipeline) -> tuple[str, int]:
-    origin = server_origin(pipeline.source)
+def _server(source: SourceSettings) -> tuple[str, int]:
+    origin = server_origin(source)
     return origin.system_identifier, origin.timeline
 
 

@@ -22,8 +22,7 @@ from slotlake.infra.schema.findings import drops_columns, with_copy_reason
 from slotlake.infra.schema.large_tables import copy_reason_of, resumable_by_size
 from slotlake.infra.selection.aside import tables_aside
 from slotlake.infra.state.notes import SETTLING_AGAIN
-from slotlake.infra.sync import over_syncs
-from slotlake.infra.sync.over_syncs import CopyKind, copy_some
+from slotlake.infra.sync.over_syncs import OverSyncs
 from slotlake.spark.names import postgres_name
 
 if TYPE_CHECKING:
@@ -34,50 +33,17 @@ if TYPE_CHECKING:
     from slotlake.spark.publish.aside import Name
     from slotlake.spark.tables.schema import TableSchema
 
+_IN_PLACE = InPlace("recopying", staged="recopy.staged", together=False)
 _NAMES_OF = """
 SELECT c.oid::bigint, n.nspname, c.relname
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = ANY (%s)
 """
 
 
-def copy_more(pipeline: OpenPipeline, tables: Sequence[SourceTable], progress: Progressing) -> list[str]:
-    """Copy what there is time for of tables that are set aside to be copied again.
-
-    Args:
-        pipeline: a pipeline whose lake has these tables.
-
-    Returns:
-        The tables that are whole, and followed again, as PostgreSQL writes them.
-
-    Raises:
-        SlotlakeError: a table cannot be copied; what is copied of the others stays.
-    """
-    return copy_some(pipeline, RECOPIED_TABLES, resumable_by_size(pipeline.source, tables), [], progress)
-
-
-def give_up_stale(pipeline: OpenPipeline, progress: Progressing) -> None:
-    """Give up copies that cannot be continued, and those of tables that are not set aside any more."""
-    joining = RECOPIED_TABLES.record(pipeline).joining
-    if not joining:
-        return
-    source, aside = pipeline.source, tables_aside(pipeline.lake)
-    with source_session(source.dsn, "looking at tables set aside") as connection:
-        published = published_names(connection, source.publications)
-        rows = connection.execute(_NAMES_OF, (list(joining),)).fetchall()
-    named = {int(oid): (str(schema), str(table)) for oid, schema, table in rows}
-    current_names = {oid: name for oid, name in named.items() if name in aside and name in published}
-    over_syncs.give_up_stale(pipeline, RECOPIED_TABLES, current_names, progress)
-
-
-def progress_by_table(pipeline: OpenPipeline) -> dict[str, str]:
-    """Return table, as PostgreSQL writes it → how many ranges are there, of tables that are half copied."""
-    return over_syncs.progress_by_table(pipeline, RECOPIED_TABLES)
-
-
 def reasons(pipeline: OpenPipeline) -> dict[str, str]:
     """Return, for reports, the tables that are set aside, why, and how much is copied again."""
     aside = tables_aside(pipeline.lake)
-    ranges = progress_by_table(pipeline) if aside else {}
+    ranges = RecopiedTables(pipeline).progress_by_table() if aside else {}
     return {each.source_name: each.reason_with(ranges.get(each.source_name)) for each in aside.values()}
 
 
@@ -95,32 +61,58 @@ def give_up_all(pipeline: OpenPipeline) -> list[str]:
     """Remove what all half copied tables have left, also those that join; return the tables."""
     from slotlake.infra.sync import joining_tables
 
-    return joining_tables.give_up(pipeline) + over_syncs.give_up(pipeline, RECOPIED_TABLES)
+    return joining_tables.give_up(pipeline) + RecopiedTables(pipeline).give_up()
 
 
-def _copy(
-    pipeline: OpenPipeline,
-    tables: Sequence[SourceTable],
-    snapshot: ExportedSnapshot,
-    progress: Progressing,
-    attempt: Attempt,
-) -> Copied:
-    reasons = {each.source_name: copy_reason_of(each) for each in tables_aside(pipeline.lake).values()}
+class RecopiedTables(OverSyncs):
+    """Tables that the lake has, and that are set aside to be copied again."""
 
-    def final_shape(schema: TableSchema) -> TableSchema:
-        name = schema.source_name
-        reason = f"{format_lsn(snapshot.lsn)}: {reasons.get(name, '')}"
-        return replace(with_copy_reason(schema, reason), drop=drops_columns(pipeline.file, name))
+    folder, settling, waits = RECOPYING_FOLDER, SETTLING_AGAIN, "its copy was to begin"
 
-    how = replace(_IN_PLACE, final=final_shape)
-    return copy_in_place(pipeline, tables, snapshot, progress, how, attempt)
+    def copy_more(self, tables: Sequence[SourceTable], progress: Progressing) -> list[str]:
+        """Copy what there is time for of these tables.
 
+        Returns:
+            The tables that are whole, and followed again, as PostgreSQL writes them.
 
-def _clear(pipeline: OpenPipeline, names: Sequence[LakeName]) -> None:
-    from slotlake.spark.copy.replacement import remove_ranges
+        Raises:
+            SlotlakeError: a table cannot be copied; what is copied of the others stays.
+        """
+        return self.copy_some(resumable_by_size(self._pipeline.source, tables), [], progress)
 
-    remove_ranges(pipeline.lake, names, _IN_PLACE.purpose)
+    def give_up_stale(self, progress: Progressing) -> None:
+        """Give up copies that cannot be continued, and those of tables that are not set aside any more."""
+        joining = self.record.joining
+        if not joining:
+            return
+        source, aside = self._pipeline.source, tables_aside(self._pipeline.lake)
+        with source_session(source.dsn, "looking at tables set aside") as connection:
+            published = published_names(connection, source.publications)
+            rows = connection.execute(_NAMES_OF, (list(joining),)).fetchall()
+        named = {int(oid): (str(schema), str(table)) for oid, schema, table in rows}
+        current_names = {oid: name for oid, name in named.items() if name in aside and name in published}
+        self._give_up_others(current_names, progress)
 
+    def _copy(
+        self,
+        tables: Sequence[SourceTable],
+        snapshot: ExportedSnapshot,
+        progress: Progressing,
+        attempt: Attempt,
+    ) -> Copied:
+        aside = tables_aside(self._pipeline.lake).values()
+        reasons = {each.source_name: copy_reason_of(each) for each in aside}
 
-_IN_PLACE = InPlace("recopying", staged="recopy.staged", together=False)
-RECOPIED_TABLES = CopyKind(RECOPYING_FOLDER, SETTLING_AGAIN, "its copy was to begin", _copy, _clear)
+        def final_shape(schema: TableSchema) -> TableSchema:
+            name = schema.source_name
+            reason = f"{format_lsn(snapshot.lsn)}: {reasons.get(name, '')}"
+            drop = drops_columns(self._pipeline.file, name)
+            return replace(with_copy_reason(schema, reason), drop=drop)
+
+        how = replace(_IN_PLACE, final=final_shape)
+        return copy_in_place(self._pipeline, tables, snapshot, progress, how, attempt)
+
+    def _clear(self, names: Sequence[LakeName]) -> None:
+        from slotlake.spark.copy.replacement import remove_ranges
+
+        remove_ranges(self._pipeline.lake, names, _IN_PLACE.purpose)

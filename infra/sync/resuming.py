@@ -41,10 +41,10 @@ from slotlake.infra.selection.aside import require_columns, tables_aside
 from slotlake.infra.selection.file_tables import command
 from slotlake.infra.selection.types import on_lossy
 from slotlake.infra.source.fingerprints import CatalogFingerprint, fingerprints_at
-from slotlake.infra.sync import recopying
 from slotlake.infra.sync.batch_steps import confirm_position
 from slotlake.infra.sync.over_syncs import TimeBudget
 from slotlake.infra.sync.reading_again import read_again
+from slotlake.infra.sync.recopying import RecopiedTables, lake_row_count
 from slotlake.spark.names import lake_table, parse_postgres_name, postgres_name
 from slotlake.spark.publish.lives import Event
 
@@ -196,7 +196,7 @@ def resume(pipeline: OpenPipeline, table: str, progress: Progressing) -> ResumeR
     state = _catalog_state(pipeline, entry)
     if state is None:
         raise _unpublished(pipeline.file, pipeline.source, name, "it stays set aside")
-    recopying.give_up_stale(pipeline, progress)
+    RecopiedTables(pipeline).give_up_stale(progress)
     report = _resume(pipeline, entry, state, progress)
     confirm_position(pipeline)
     return replace(report, seconds=round(time.monotonic() - started, 3))
@@ -248,8 +248,8 @@ def _resume(
     is_whole = bool(_copy_ranges(pipeline, {entry.name: _LargeTable(entry, state, table)}, progress))
     report = _new_report(pipeline.lake.namespace, entry.name, format_lsn(pipeline.position()))
     if is_whole:
-        return replace(report, rows=recopying.lake_row_count(pipeline.lake, entry.name))
-    return replace(report, copying=recopying.progress_by_table(pipeline).get(report.table, "0 ranges"))
+        return replace(report, rows=lake_row_count(pipeline.lake, entry.name))
+    return replace(report, copying=RecopiedTables(pipeline).progress_by_table().get(report.table, "0 ranges"))
 
 
 def _copy(
@@ -318,7 +318,7 @@ def _copy_ranges(
         pipeline.lake, pipeline.name, [each.aside for each in large.values() if each.aside.cause != "again"]
     )
     try:
-        resumed = recopying.copy_more(pipeline, [each.table for each in large.values()], progress)
+        resumed = RecopiedTables(pipeline).copy_more([each.table for each in large.values()], progress)
     except SlotlakeError as error:
         failed = large.get(error.table) if error.table is not None else None
         if failed is not None:

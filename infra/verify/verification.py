@@ -37,7 +37,7 @@ from slotlake.infra.selection.tables import comparable, refuse_changed
 from slotlake.infra.state.verified import read_verified
 from slotlake.infra.sync.gates import DOCS_SECONDS, user_project
 from slotlake.infra.sync.nonblocking import at_nonblocking_snapshot
-from slotlake.infra.sync.recopying import progress_by_table
+from slotlake.infra.sync.recopying import RecopiedTables
 from slotlake.infra.sync.refill import fill_added_columns, has_unfilled_columns
 from slotlake.infra.verify.changed import fetch_batches
 from slotlake.infra.verify.comparing import Comparison
@@ -238,7 +238,7 @@ def _aside(pipeline: OpenPipeline, point: ReadPoint) -> dict[str, TableResult]:
         return {}
     with source_session(source.dsn, "reading the publications") as connection:
         published = published_names(connection, source.publications)
-    ranges = progress_by_table(pipeline)
+    ranges = RecopiedTables(pipeline).progress_by_table()
     return {
         each.source_name: TableResult(
             each.source_name,

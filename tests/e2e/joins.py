@@ -16,7 +16,7 @@ import pytest
 from slotlake import Pipeline
 from slotlake.decoder import failpoints
 from slotlake.infra.reports import PullReport
-from slotlake.infra.sync import joining_tables
+from slotlake.infra.sync.joining_tables import JoiningTables
 from tests.conftest import Database
 from tests.e2e.oracle import pipeline_file
 from tests.e2e.test_init_resumed import Killed
@@ -109,7 +109,7 @@ def ready(pipeline: Pipeline) -> set[str]:
 
 def ranges(pipeline: Pipeline, table: str = BIG) -> int:
     """How many of its ranges are there."""
-    return int(joining_tables.progress_by_table(pipeline).get(table, "0").split(" ")[0])
+    return int(JoiningTables(pipeline).progress_by_table().get(table, "0").split(" ")[0])
 
 
 def killed(connect: str, file: Path, failpoint: str) -> None:

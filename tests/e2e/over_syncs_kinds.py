@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from slotlake import Pipeline
-from slotlake.infra.sync import joining_tables
+from slotlake.infra.sync.joining_tables import JoiningTables
 from tests.conftest import Database
 from tests.e2e.joins import BIG, SMALL, ranges, ready
 from tests.e2e.oracle import source_rows
@@ -189,7 +189,7 @@ class Joining:
     @property
     def progress(self) -> dict[str, str]:
         """How many ranges of which table are there."""
-        return joining_tables.progress_by_table(self.pipeline)
+        return JoiningTables(self.pipeline).progress_by_table()
 
     def joined(self, syncs_max: int = 40) -> int:
         """Sync, the source being written all the time, until readers see it; how many syncs it took."""

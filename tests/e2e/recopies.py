@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from slotlake import Pipeline
-from slotlake.infra.sync import recopying
+from slotlake.infra.sync.recopying import RecopiedTables
 from slotlake.spark.exchange import exchange_path
 from slotlake.spark.read.point import ReadPoint
 from tests.conftest import Database
@@ -26,7 +26,7 @@ def small_and_slow(patch: pytest.MonkeyPatch) -> None:
 
 def ranges(pipeline: Pipeline, table: str = BIG) -> int:
     """How many of its ranges are there."""
-    return int(recopying.progress_by_table(pipeline).get(table, "0").split(" ")[0])
+    return int(RecopiedTables(pipeline).progress_by_table().get(table, "0").split(" ")[0])
 
 
 class Recopying(Joining):
@@ -74,7 +74,7 @@ class Recopying(Joining):
 
     @property
     def progress(self) -> dict[str, str]:
-        return recopying.progress_by_table(self.pipeline)
+        return RecopiedTables(self.pipeline).progress_by_table()
 
     def sound(self) -> None:
         super().sound()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from slotlake import Pipeline
-from slotlake.infra.sync import joining_tables, settling
+from slotlake.infra.sync import settling
 from slotlake.infra.sync.over_syncs import shows_all
 from tests.conftest import Database
 from tests.e2e.joins import (
@@ -58,7 +58,7 @@ def test_the_others_go_on(database: Database, connect: str, tmp_path: Path) -> N
                 assert list(pipeline.verify().tables) == [SMALL]
                 (pending,) = pipeline.schema_changes().pending
                 assert pending.change.startswith(
-                    f"is published: {joining_tables.progress_by_table(pipeline)[BIG]} are copied"
+                    f"is published: {JoiningTables(pipeline).progress_by_table()[BIG]} are copied"
                 )
         assert number > 3
         assert done.added_tables == [BIG]
@@ -81,7 +81,7 @@ def test_leaves_while_half_copied(database: Database, connect: str, tmp_path: Pa
             assert ranges(pipeline) == 1
             assert files_in(place)
             what()
-            assert joining_tables.progress_by_table(pipeline) == {}
+            assert JoiningTables(pipeline).progress_by_table() == {}
             assert files_in(place) == []
             assert not (pipeline.file.state_dir / "joining").exists()
 
