@@ -34,7 +34,7 @@ from slotlake.bench.workload import (
 from slotlake.decoder.changelog.batches import Batch
 from slotlake.decoder.errors import SlotlakeError
 from slotlake.decoder.server.source import connect
-from slotlake.infra.sync.batch_steps import apply_named, batch_named, publish_named
+from slotlake.infra.sync.batch_steps import BatchSteps, batch_named
 from slotlake.spark.fold.batch import ACTIONS, fold
 
 if TYPE_CHECKING:
@@ -144,9 +144,9 @@ class _Race:
         if pulled.batch is None or pulled.changes != self.changes:
             raise SlotlakeError(f"{pulled.changes} changes were pulled, not {self.changes}")
         started = time.monotonic()
-        apply_named(self._pipeline, pulled.batch)
+        BatchSteps(self._pipeline).apply_named(pulled.batch)
         applied = time.monotonic()
-        publish_named(self._pipeline, pulled.batch)
+        BatchSteps(self._pipeline).publish_named(pulled.batch)
         ours = {"apply": applied - started, "publish": time.monotonic() - applied}
         return ours, self._plain(batch_named(self._pipeline.file, pulled.batch))
 

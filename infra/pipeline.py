@@ -48,13 +48,13 @@ class Pipeline(PipelineTables):
 
     def init(self, *, progress: Progressing = silent, wait_seconds: float = 0.0) -> InitReport:
         """Make publication, slot and lake tables, and copy what the source holds. Idempotent."""
-        from slotlake.infra.copy.bootstrap import initialise
+        from slotlake.infra.copy.bootstrap import Bootstrap
         from slotlake.infra.maintain.dropping import begin_again
         from slotlake.infra.selection import known_tables
 
         with self.exclusively(wait_seconds, step="init"):
             begin_again(self.file.state_dir)
-            report = initialise(self, progress)
+            report = Bootstrap(self).initialise(progress)
             if not report.already:
                 note_copies(self.file.state_dir, [table.table for table in report.tables])
             known_tables.write_note(self.file.state_dir, self.lake, [table.table for table in report.tables])
@@ -92,17 +92,17 @@ class Pipeline(PipelineTables):
 
     def apply(self, batch: str, *, wait_seconds: float = 60.0) -> ApplyReport:
         """Stage a batch of the change log; readers see nothing of it."""
-        from slotlake.infra.sync.batch_steps import apply_named
+        from slotlake.infra.sync.batch_steps import BatchSteps
 
         with self.exclusively(wait_seconds, step="apply"):
-            return apply_named(self, batch)
+            return BatchSteps(self).apply_named(batch)
 
     def publish(self, batch: str, *, wait_seconds: float = 60.0) -> PublishReport:
         """Make a staged batch visible, all tables at once."""
-        from slotlake.infra.sync.batch_steps import publish_named
+        from slotlake.infra.sync.batch_steps import BatchSteps
 
         with self.exclusively(wait_seconds, step="publish"):
-            return publish_named(self, batch)
+            return BatchSteps(self).publish_named(batch)
 
     def confirm(self, batch: str | None = None, *, wait_seconds: float = 60.0) -> ConfirmReport:
         """Let the server forget WAL up to the lake's position.
@@ -111,10 +111,10 @@ class Pipeline(PipelineTables):
             batch: the batch that was published; tables that it changed are compacted, if they need it.
             wait_seconds: how long to wait for another run.
         """
-        from slotlake.infra.sync.compaction import confirm_and_compact
+        from slotlake.infra.sync.compaction import Compaction
 
         with self.exclusively(wait_seconds, step="confirm"):
-            return confirm_and_compact(self, batch)
+            return Compaction(self).confirm_and_compact(batch)
 
     def sync(self, *, progress: Progressing = silent, wait_seconds: float = 0.0) -> SyncReport:
         """One micro-batch: catch up with the source's position now, apply, publish, confirm."""
@@ -177,10 +177,10 @@ class Pipeline(PipelineTables):
             LakeError: the lake is behind ``at_least``.
             SourceError: transactions stayed open for too long; the message names them.
         """
-        from slotlake.infra.verify.verification import VerifyRequest, verify
+        from slotlake.infra.verify.verification import Verification, VerifyRequest
 
         asked = (scope, tuple(tables), source_load, connections, slot_timeout_seconds, at_least)
-        return verify(self, VerifyRequest(*asked), progress)
+        return Verification(self).verify(VerifyRequest(*asked), progress)
 
     def backfill(
         self,
@@ -314,10 +314,10 @@ class Pipeline(PipelineTables):
 
     def drop(self, *, lake: bool = False) -> DropReport:
         """End the pipeline: its slot and the publications it made; with ``lake`` its tables too."""
-        from slotlake.infra.maintain.dropping import drop
+        from slotlake.infra.maintain.dropping import Dropping
 
         with self.exclusively(step="drop", on_one_side=True):
-            return drop(self, lake=lake)
+            return Dropping(self).drop(lake=lake)
 
     def recover(
         self, *, carry_out: bool = False, approved: str | None = None, progress: Progressing = silent
@@ -329,12 +329,12 @@ class Pipeline(PipelineTables):
             approved: only if that is still the plan of this name (`infra.recover.approved`).
         """
         from slotlake.infra.maintain.dropping import begin_again
-        from slotlake.infra.recover.recovery import recover
+        from slotlake.infra.recover.recovery import Recovery
 
         with self.exclusively(step="recover"):
             if carry_out and approved is None:
                 begin_again(self.file.state_dir)
-            return recover(self, carry_out=carry_out, approved=approved, progress=progress)
+            return Recovery(self).recover(carry_out=carry_out, approved=approved, progress=progress)
 
     def verification_summary(self, report: Report) -> dict[str, Any]:
         """A verification without row values, for logs and XComs: verdict, LSN, counts."""

@@ -36,7 +36,7 @@ from slotlake.decoder.errors import SlotlakeError
 from slotlake.decoder.server.source import connect
 from slotlake.infra.local.postgres import EmbeddedPostgres
 from slotlake.infra.pipeline import Pipeline
-from slotlake.infra.sync.batch_steps import apply_named, publish_named
+from slotlake.infra.sync.batch_steps import BatchSteps
 
 if TYPE_CHECKING:
     from slotlake.infra.progress import Progressing
@@ -173,8 +173,8 @@ class _Race:
         pulled = pipeline.pull()
         if pulled.batch is None:
             raise SlotlakeError("nothing was pulled")
-        merge, _ = self._work(lambda: apply_named(pipeline, str(pulled.batch)))
-        publish_named(pipeline, pulled.batch)
+        merge, _ = self._work(lambda: BatchSteps(pipeline).apply_named(str(pulled.batch)))
+        BatchSteps(pipeline).publish_named(pulled.batch)
         return merge
 
     def _hashed(self, pipeline: Pipeline) -> _Work:

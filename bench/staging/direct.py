@@ -31,7 +31,7 @@ from slotlake.bench.workload import (
 )
 from slotlake.decoder.errors import SlotlakeError
 from slotlake.decoder.server.source import connect
-from slotlake.infra.sync.batch_steps import apply_named, publish_named
+from slotlake.infra.sync.batch_steps import BatchSteps
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline import Pipeline
@@ -142,9 +142,9 @@ class _Race:
             raise SlotlakeError(f"{pulled.changes} changes were pulled, not {changes}")
         with patch.dict(os.environ, {_SWITCH: how}):
             started = time.monotonic()
-            apply_named(self._pipeline, pulled.batch)
+            BatchSteps(self._pipeline).apply_named(pulled.batch)
             seconds = time.monotonic() - started
-        publish_named(self._pipeline, pulled.batch)
+        BatchSteps(self._pipeline).publish_named(pulled.batch)
         return seconds
 
     def files(self, case: _Case) -> int:

@@ -25,7 +25,7 @@ from slotlake.decoder.errors import ChangedMeanwhileError
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.backfill.batches_between import batches_between
 from slotlake.infra.backfill.report import TableBackfilled, reports_of
-from slotlake.infra.copy.copying import Attempt, fill_tables
+from slotlake.infra.copy.copying import Attempt, Filling
 from slotlake.infra.copy.described import Described
 from slotlake.infra.copy.forward import distinct_keys, named_keys, too_many
 from slotlake.infra.copy.record import CopyRecord
@@ -121,8 +121,8 @@ class WholeTables:
     def read(self, progress: Progressing) -> None:
         """Read all rows, without the lock."""
         attempt = _ByBatches(self._record, self.snapshot.lsn, finishes=False)
-        sides = self.pipeline, self._place(), self.described, self.snapshot
-        _, states = fill_tables(*sides, progress, attempt)
+        inputs = self._place(), self.described, self.snapshot, progress, attempt
+        _, states = Filling(self.pipeline).fill_tables(*inputs)
         states.forget()
         self._is_read = not self.described.errors
 

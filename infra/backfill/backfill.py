@@ -34,7 +34,7 @@ from slotlake.infra.config.private_files import with_private_files
 from slotlake.infra.copy.tables import backfill_point
 from slotlake.infra.selection.aside import tables_aside
 from slotlake.infra.selection.tables import refuse_changed
-from slotlake.infra.sync.batch_steps import confirm_position
+from slotlake.infra.sync.batch_steps import BatchSteps
 from slotlake.infra.sync.reading_again import drop_filtered, mirrors_of, read_again, snapshot_for
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _backfill(
             begun = run.begin(tables, resources)
             if begun is None:
                 lsn = _whole_tables(pipeline, run, tables)
-                confirm_position(pipeline)
+                BatchSteps(pipeline).confirm_position()
             else:
                 pipeline.end_stream()  # another run may pull meanwhile
         if isinstance(begun, ChosenRows):
@@ -132,7 +132,7 @@ def _chosen_rows(chosen: ChosenRows, run: _Run, request: BackfillRequest, alone:
         return chosen.snapshot.lsn, run
     with alone():
         lsn, run = _publish_chosen(chosen, run, request)
-        confirm_position(run.pipeline)
+        BatchSteps(run.pipeline).confirm_position()
         return lsn, run
 
 
@@ -148,7 +148,7 @@ def _ahead(whole: WholeTables, run: _Run, request: BackfillRequest, alone: _Alon
         if lsn is None:
             run = _Run(pipeline, {}, False, run.progress)
             lsn = _whole_tables(pipeline, run, named_tables(pipeline, request.tables))
-        confirm_position(pipeline)
+        BatchSteps(pipeline).confirm_position()
         return lsn, run
 
 

@@ -29,7 +29,7 @@ from slotlake.infra.copy.tables import backfill_point
 from slotlake.infra.opened.readers import reading_noted
 from slotlake.infra.selection.aside import tables_aside
 from slotlake.infra.state.verified import copied_since, read_verified
-from slotlake.infra.sync.at_lsn import advance
+from slotlake.infra.sync.at_lsn import Advance
 from slotlake.spark.names import postgres_name
 
 if TYPE_CHECKING:
@@ -132,7 +132,9 @@ class ChosenRows:
         if self.pipeline.source.plugin != "pgoutput":
             return None
         # A batch that is staged by now builds on the rows of before: it is published first.
-        advance(self.pipeline, max(source_position(self.pipeline.source), self.pipeline.position()), progress)
+        Advance(self.pipeline).advance(
+            max(source_position(self.pipeline.source), self.pipeline.position()), progress
+        )
         position = self.pipeline.position()
         if not self._holds(position):
             progress("rows that differ were changed meanwhile: comparing again", 0)

@@ -109,13 +109,13 @@ def replay(
 
     started = time.monotonic()
     scratch = scratch_of(pipeline.lake, namespace)
-    begin, rows = _bounds(pipeline, chosen_range)
-    archived = _archived(pipeline, rows)
+    begin, rows = _Replay(pipeline).bounds(chosen_range)
+    archived = _Replay(pipeline).archived(rows)
     with pipeline.locks.part("replay"):
         progress("replay: the lake as it was", 0)
         tables = prepare_scratch(begin, scratch, pipeline.name)
         batches = rebatched(archived, chosen_range.transactions) if archived else ()
-        counts = _apply_all(pipeline, scratch, batches, progress)
+        counts = _Replay(pipeline).apply_all(scratch, batches, progress)
     return ReplayReport(
         namespace=namespace,
         from_lsn=format_lsn(begin.position),
@@ -167,34 +167,105 @@ def extend(
     last = max(last, covered[1])
     if first < covered[0]:
         return ExtendReport(**asdict(replay(pipeline, namespace, Range(first, last, None), progress)))
-    return _extend_from_end(pipeline, scratch, covered, last, progress)
+    return _Replay(pipeline).extend_from_end(scratch, covered, last, progress)
 
 
-def _extend_from_end(
-    pipeline: OpenPipeline, scratch: LakeSettings, covered: tuple[int, int], last: int, progress: Progressing
-) -> ExtendReport:
-    from slotlake.spark.read.point import ReadPoint
-    from slotlake.spark.replay.scratch import spare_shared_files
+class _Replay:
+    """Batches that are applied again in a scratch namespace."""
 
-    started = time.monotonic()
-    rows = ReadPoint.latest(pipeline.lake).commits(covered[1], pins=False)
-    rows = [row for row in rows if row["position"] <= last]
-    archived = _archived(pipeline, rows)
-    with pipeline.locks.part("replay"):
-        spare_shared_files(scratch, pipeline.name)
-        counts = _apply_all(pipeline, scratch, archived, progress)
-    names = ReadPoint.latest(scratch).pinned
-    report = ReplayReport(
-        namespace=scratch.namespace,
-        from_lsn=format_lsn(covered[0]),
-        lsn=format_lsn(archived[-1].end_lsn if archived else covered[1]),
-        archived=len(archived),
-        seconds=time.monotonic() - started,
-        tables=sorted(str(name) for name in names if name.table != COMMITS),
-        copied_meanwhile=_copied_tables(rows),
-        **counts,
-    )
-    return ExtendReport(**{**asdict(report), "went_on": True})
+    def __init__(self, pipeline: OpenPipeline) -> None:
+        self._pipeline, self._file, self._lake = pipeline, pipeline.file, pipeline.lake
+
+    def extend_from_end(
+        self, scratch: LakeSettings, covered: tuple[int, int], last: int, progress: Progressing
+    ) -> ExtendReport:
+        from slotlake.spark.read.point import ReadPoint
+        from slotlake.spark.replay.scratch import spare_shared_files
+
+        started = time.monotonic()
+        rows = ReadPoint.latest(self._lake).commits(covered[1], pins=False)
+        rows = [row for row in rows if row["position"] <= last]
+        archived = self.archived(rows)
+        with self._pipeline.locks.part("replay"):
+            spare_shared_files(scratch, self._pipeline.name)
+            counts = self.apply_all(scratch, archived, progress)
+        names = ReadPoint.latest(scratch).pinned
+        report = ReplayReport(
+            namespace=scratch.namespace,
+            from_lsn=format_lsn(covered[0]),
+            lsn=format_lsn(archived[-1].end_lsn if archived else covered[1]),
+            archived=len(archived),
+            seconds=time.monotonic() - started,
+            tables=sorted(str(name) for name in names if name.table != COMMITS),
+            copied_meanwhile=_copied_tables(rows),
+            **counts,
+        )
+        return ExtendReport(**{**asdict(report), "went_on": True})
+
+    def apply_all(
+        self, scratch: LakeSettings, batches: Iterable[ChangeBatch], progress: Progressing
+    ) -> dict[str, int]:
+        from slotlake.spark.replay.scratch import owner
+
+        done = transactions = changes = 0
+        for batch in batches:
+            self.apply(scratch, batch, owner(self._pipeline.name))
+            done += 1
+            transactions += int(batch.manifest["transactions"])
+            changes += int(batch.manifest["changes"])
+            progress("replay: transactions", transactions)
+        return {"batches": done, "transactions": transactions, "changes": changes}
+
+    def bounds(self, chosen_range: Range) -> tuple[ReadPoint, list[dict[str, Any]]]:
+        """The lake at the start, and the later points up to the end, as rows of `commits`."""
+        from slotlake.spark.publish.points import readable_points
+        from slotlake.spark.read.point import ReadPoint
+
+        end = ReadPoint.of(self._lake, chosen_range.end)
+        start = chosen_range.start
+        if start is None:
+            start = readable_points(_commits(self._lake))[0].position
+        begin = ReadPoint.of(self._lake, start)
+        rows = end.commits(begin.position, pins=False)
+        rows = [row for row in rows if row["position"] <= end.position]
+        return begin, rows
+
+    def archived(self, rows: list[dict[str, Any]]) -> list[Batch]:
+        """The batches that the lake was made of, checked by their digests."""
+        archived = []
+        names = {row["batch"] for row in rows if row["kind"] == "batch"}
+        if self._pipeline.stored is not None and names:
+            self._pipeline.stored.fetch(names.__contains__)
+        for row in rows:
+            if row["kind"] != "batch":
+                continue
+            path = self._file.changelog_dir / row["batch"]
+            if not path.is_dir():
+                raise ChangeLogError(
+                    f"the archive does not have batch {row['batch']} any more",
+                    where=str(self._file.changelog_dir),
+                    way_out="replay a later range; changelog.keep_days says how long batches are kept",
+                )
+            batch = Batch.open(path)
+            if batch.digest != row["digest"]:
+                raise ChangeLogError(
+                    "the archived batch is not the one that was published",
+                    where=str(path),
+                    way_out="restore the folder from a copy, or replay a range without this batch",
+                )
+            archived.append(batch)
+        return archived
+
+    def apply(self, scratch: Any, batch: Any, owner: str) -> None:
+        from slotlake.spark.apply.lossy import refuse_lossy_batch
+        from slotlake.spark.apply.stage import apply_batch
+        from slotlake.spark.publish import sidecar
+        from slotlake.spark.publish.publication import publish_batch
+
+        contents = sidecar.read(batch)
+        refuse_lossy_batch(scratch, batch, on_lossy(self._file), contents)
+        apply_batch(self._pipeline.engine, scratch, batch, owner, on_conflict(self._file), contents)
+        publish_batch(scratch, batch, owner, contents)
 
 
 def _covered_range(
@@ -212,38 +283,8 @@ def _covered_range(
     return (begin, point.position) if begin in point_positions else None
 
 
-def _apply_all(
-    pipeline: OpenPipeline, scratch: LakeSettings, batches: Iterable[ChangeBatch], progress: Progressing
-) -> dict[str, int]:
-    from slotlake.spark.replay.scratch import owner
-
-    done = transactions = changes = 0
-    for batch in batches:
-        _apply(pipeline, scratch, batch, owner(pipeline.name))
-        done += 1
-        transactions += int(batch.manifest["transactions"])
-        changes += int(batch.manifest["changes"])
-        progress("replay: transactions", transactions)
-    return {"batches": done, "transactions": transactions, "changes": changes}
-
-
 def _copied_tables(rows: Iterable[dict[str, Any]]) -> list[str]:
     return sorted({table for row in rows if row["kind"] != "batch" for table in row["changed"]})
-
-
-def _bounds(pipeline: OpenPipeline, chosen_range: Range) -> tuple[ReadPoint, list[dict[str, Any]]]:
-    """The lake at the start, and the later points up to the end, as rows of `commits`."""
-    from slotlake.spark.publish.points import readable_points
-    from slotlake.spark.read.point import ReadPoint
-
-    end = ReadPoint.of(pipeline.lake, chosen_range.end)
-    start = chosen_range.start
-    if start is None:
-        start = readable_points(_commits(pipeline.lake))[0].position
-    begin = ReadPoint.of(pipeline.lake, start)
-    rows = end.commits(begin.position, pins=False)
-    rows = [row for row in rows if row["position"] <= end.position]
-    return begin, rows
 
 
 def _commits(lake: LakeSettings) -> Metadata:
@@ -253,42 +294,3 @@ def _commits(lake: LakeSettings) -> Metadata:
 
     with open_catalog(lake) as catalog:
         return load_one(catalog, commits_name(lake.namespace)).metadata
-
-
-def _archived(pipeline: OpenPipeline, rows: list[dict[str, Any]]) -> list[Batch]:
-    """The batches that the lake was made of, checked by their digests."""
-    archived = []
-    names = {row["batch"] for row in rows if row["kind"] == "batch"}
-    if pipeline.stored is not None and names:
-        pipeline.stored.fetch(names.__contains__)
-    for row in rows:
-        if row["kind"] != "batch":
-            continue
-        path = pipeline.file.changelog_dir / row["batch"]
-        if not path.is_dir():
-            raise ChangeLogError(
-                f"the archive does not have batch {row['batch']} any more",
-                where=str(pipeline.file.changelog_dir),
-                way_out="replay a later range; changelog.keep_days says how long batches are kept",
-            )
-        batch = Batch.open(path)
-        if batch.digest != row["digest"]:
-            raise ChangeLogError(
-                "the archived batch is not the one that was published",
-                where=str(path),
-                way_out="restore the folder from a copy, or replay a range without this batch",
-            )
-        archived.append(batch)
-    return archived
-
-
-def _apply(pipeline: OpenPipeline, scratch: Any, batch: Any, owner: str) -> None:
-    from slotlake.spark.apply.lossy import refuse_lossy_batch
-    from slotlake.spark.apply.stage import apply_batch
-    from slotlake.spark.publish import sidecar
-    from slotlake.spark.publish.publication import publish_batch
-
-    contents = sidecar.read(batch)
-    refuse_lossy_batch(scratch, batch, on_lossy(pipeline.file), contents)
-    apply_batch(pipeline.engine, scratch, batch, owner, on_conflict(pipeline.file), contents)
-    publish_batch(scratch, batch, owner, contents)

@@ -35,16 +35,14 @@ from slotlake.infra.config.identity import note_identity, require_same_lake
 from slotlake.infra.copy.copying import Attempt
 from slotlake.infra.copy.tables import Copied, copy_all, published_tables
 from slotlake.infra.copy.unfinished import (
-    clean_up_after,
+    UnfinishedCopy,
     earlier_attempt,
     note_making,
     note_position,
-    note_published,
-    publications_made,
     record_of,
 )
 from slotlake.infra.reports import InitReport, TableCopy
-from slotlake.infra.selection.aside import is_of_one_table, reasons, require_columns, set_aside
+from slotlake.infra.selection.aside import SettingAside, is_of_one_table, require_columns
 from slotlake.infra.selection.file_tables import FileFinding, binary_findings, file_findings, note_names
 from slotlake.infra.selection.layouts import require_layouts
 from slotlake.infra.selection.readers import require_readers
@@ -63,87 +61,147 @@ if TYPE_CHECKING:
 SLOT_WAIT_SECONDS = 60.0
 
 
-def initialise(
-    pipeline: OpenPipeline, progress: Progressing, known_errors: Sequence[SlotlakeError] = ()
-) -> InitReport:
-    """Make publications, slot and tables; if the lake already has this pipeline's tables, change nothing.
+class Bootstrap:
+    """The initial copy of a pipeline."""
 
-    A table without columns, with a row that cannot be read, or judged by its filter, or that changes under
-    its copy, is set aside from the start.  What the role may not read, or the pipeline file refuses, stops
-    before anything is made.
-
-    Args:
-        known_errors: what is known to be wrong with tables; each error names its table.
-    """
-    from slotlake.spark.copy.owner import is_initialised
-
-    started = time.monotonic()
-    if is_initialised(pipeline.lake, pipeline.name):
-        return _report_of_existing(pipeline)
-    require_same_lake(pipeline.file, pipeline.lake)
-    require_readers(pipeline.file)
-    identity = identify(pipeline.source.dsn)
-    if pipeline.source.plugin == "pgoutput":
-        negotiate(pipeline.source, identity.server_version)
-    attempt = earlier_attempt(pipeline.file, pipeline.source, identity)
-    new_publications = list(dict.fromkeys([*publications_made(pipeline), *_publications(pipeline)]))
-    findings = _file_findings(pipeline)
-    tables = published_tables(pipeline)
-    with source_session(pipeline.source.dsn, "reading the partitions") as connection:
-        require_roots(pipeline.file, connection, tables)
-    require_published(pipeline.file, tables)
-    require_layouts(pipeline.file, tables)
-    tables, errors = without_troubled(pipeline.file, pipeline.lake, tables, known_errors)
-    if attempt is None:
-        _require_room(pipeline.source.dsn)
-    pipeline.session  # noqa: B018  start Spark before the slot: no slot is left if it cannot start
-    if attempt is None:
-        note_making(pipeline.file.state_dir, pipeline.source.slot, identity, new_publications)
-    try:
-        copied, lsn, machines = _copied(pipeline, tables, attempt, progress)
-    except BaseException as error:
-        clean_up_after(pipeline, error)
-        raise
-    note_published(pipeline)
-    note_identity(pipeline.file, pipeline.lake)
-    for trouble in [*errors, *copied.errors.values()]:
-        set_aside(pipeline, trouble)
-    report = _report(pipeline, tables, copied.copies, lsn, new_publications, time.monotonic() - started)
-    note_names(pipeline.file, {(table.schema, table.table) for table in tables})
-    warnings = [*report.warnings, *(each.warning for each in findings)]
-    return replace(report, set_aside=reasons(pipeline), machines=machines, warnings=warnings)
-
-
-def _file_findings(pipeline: OpenPipeline) -> list[FileFinding]:
-    """Compare the tables that the file names with the publications.
-
-    Raises:
-        PipelineFileError: the source has no such table, or cannot publish it, or not send it in binary.
-    """
-    with source_session(pipeline.source.dsn, "comparing the file's tables") as connection:
-        findings = file_findings(pipeline, connection, None) + binary_findings(pipeline.source, connection)
-    if wrong := [each for each in findings if each.wrong]:
-        sections = dict.fromkeys(f"section `{each.section}`" for each in wrong)
-        raise PipelineFileError(
-            "; ".join(each.what for each in wrong),
-            where=f"{' and '.join(sections)} of the pipeline file",
-            way_out="; ".join(dict.fromkeys(each.way_out for each in wrong)),
+    def __init__(self, pipeline: OpenPipeline) -> None:
+        self._pipeline, self._file, self._lake, self._source = (
+            pipeline,
+            pipeline.file,
+            pipeline.lake,
+            pipeline.source,
         )
-    return findings
 
+    def initialise(self, progress: Progressing, known_errors: Sequence[SlotlakeError] = ()) -> InitReport:
+        """Make publications, slot and tables; if the lake already has this pipeline's tables, change nothing.
 
-def _report_of_existing(pipeline: OpenPipeline) -> InitReport:
-    """The report on a lake that has the pipeline's tables already."""
-    require_own_slot_name(pipeline.file, pipeline.source)
-    note_published(pipeline)
-    note_identity(pipeline.file, pipeline.lake, slot=False)
-    return InitReport(
-        pipeline.name,
-        already=True,
-        lsn=format_lsn(pipeline.position()),
-        slot=pipeline.source.slot,
-        warnings=_slot_missing(pipeline.source),
-    )
+        A table without columns, with a row that cannot be read, or judged by its filter, or that changes
+        under its copy, is set aside from the start.  What the role may not read, or the pipeline file
+        refuses, stops before anything is made.
+
+        Args:
+            known_errors: what is known to be wrong with tables; each error names its table.
+        """
+        from slotlake.spark.copy.owner import is_initialised
+
+        started = time.monotonic()
+        if is_initialised(self._lake, self._pipeline.name):
+            return self._report_of_existing()
+        require_same_lake(self._file, self._lake)
+        require_readers(self._file)
+        identity = identify(self._source.dsn)
+        if self._source.plugin == "pgoutput":
+            negotiate(self._source, identity.server_version)
+        attempt = earlier_attempt(self._file, self._source, identity)
+        new_publications = list(
+            dict.fromkeys([*UnfinishedCopy(self._pipeline).publications_made(), *self._publications()])
+        )
+        findings = self._file_findings()
+        tables = published_tables(self._pipeline)
+        with source_session(self._source.dsn, "reading the partitions") as connection:
+            require_roots(self._file, connection, tables)
+        require_published(self._file, tables)
+        require_layouts(self._file, tables)
+        tables, errors = without_troubled(self._file, self._lake, tables, known_errors)
+        if attempt is None:
+            _require_room(self._source.dsn)
+        self._pipeline.session  # noqa: B018  start Spark before the slot: no slot is left if it cannot start
+        if attempt is None:
+            note_making(self._file.state_dir, self._source.slot, identity, new_publications)
+        try:
+            copied, lsn, machines = self._copied(tables, attempt, progress)
+        except BaseException as error:
+            UnfinishedCopy(self._pipeline).clean_up_after(error)
+            raise
+        UnfinishedCopy(self._pipeline).note_published()
+        note_identity(self._file, self._lake)
+        for trouble in [*errors, *copied.errors.values()]:
+            SettingAside(self._pipeline).set_aside(trouble)
+        report = self._report(tables, copied.copies, lsn, new_publications, time.monotonic() - started)
+        note_names(self._file, {(table.schema, table.table) for table in tables})
+        warnings = [*report.warnings, *(each.warning for each in findings)]
+        return replace(
+            report, set_aside=SettingAside(self._pipeline).reasons(), machines=machines, warnings=warnings
+        )
+
+    def _file_findings(self) -> list[FileFinding]:
+        """Compare the tables that the file names with the publications.
+
+        Raises:
+            PipelineFileError: the source has no such table, or cannot publish it, or not send it in binary.
+        """
+        with source_session(self._source.dsn, "comparing the file's tables") as connection:
+            findings = file_findings(self._pipeline, connection, None) + binary_findings(
+                self._source, connection
+            )
+        if wrong := [each for each in findings if each.wrong]:
+            sections = dict.fromkeys(f"section `{each.section}`" for each in wrong)
+            raise PipelineFileError(
+                "; ".join(each.what for each in wrong),
+                where=f"{' and '.join(sections)} of the pipeline file",
+                way_out="; ".join(dict.fromkeys(each.way_out for each in wrong)),
+            )
+        return findings
+
+    def _report_of_existing(self) -> InitReport:
+        """The report on a lake that has the pipeline's tables already."""
+        require_own_slot_name(self._file, self._source)
+        UnfinishedCopy(self._pipeline).note_published()
+        note_identity(self._file, self._lake, slot=False)
+        return InitReport(
+            self._pipeline.name,
+            already=True,
+            lsn=format_lsn(self._pipeline.position()),
+            slot=self._source.slot,
+            warnings=_slot_missing(self._source),
+        )
+
+    def _copied(
+        self, tables: list[SourceTable], attempt: Attempt | None, progress: Progressing
+    ) -> tuple[Copied, int, dict[str, int]]:
+        """Copy the tables; return what became of it, their LSN, and which machines copied how many ranges.
+
+        A slot is made if there is none to continue with.
+        """
+        going_on = attempt is not None
+        progress("waiting for a snapshot of the source", 0)
+        with create_slot(self._source, temporary=going_on, wait_seconds=SLOT_WAIT_SECONDS) as snapshot:
+            if attempt is None:
+                note_position(self._file.state_dir, snapshot.lsn)
+                attempt = Attempt(record_of(self._file), snapshot.lsn)
+            reach("init.slot_made")
+            return (
+                copy_all(self._pipeline, tables, snapshot, progress, attempt),
+                snapshot.lsn,
+                attempt.machines,
+            )
+
+    def _report(
+        self,
+        tables: list[SourceTable],
+        copies: Sequence[TableCopy],
+        lsn: int,
+        new_publications: list[str],
+        seconds: float,
+    ) -> InitReport:
+        with source_session(self._source.dsn, "reading the publications") as connection:
+            unsent = unsent_warnings(connection, self._source.publications)
+        warnings = [f"{each.table}: {each.what}; {each.way_out}" for each in [*unfit_tables(tables), *unsent]]
+        return InitReport(
+            pipeline=self._pipeline.name,
+            already=False,
+            lsn=format_lsn(lsn),
+            slot=self._source.slot,
+            publications_made=new_publications,
+            tables=list(copies),
+            rows=sum(copy.rows for copy in copies),
+            seconds=seconds,
+            warnings=warnings,
+        )
+
+    def _publications(self) -> list[str]:
+        with source_session(self._source.dsn) as connection:
+            return make_publications(self._file, self._source, connection)
 
 
 def without_troubled(
@@ -194,52 +252,6 @@ def _slot_missing(source: SourceSettings) -> list[str]:
     if state is not None:
         return []
     return [f"the lake is there, and the slot {source.slot} is not: slotlake recover begins again from there"]
-
-
-def _copied(
-    pipeline: OpenPipeline, tables: list[SourceTable], attempt: Attempt | None, progress: Progressing
-) -> tuple[Copied, int, dict[str, int]]:
-    """Copy the tables; return what became of it, their LSN, and which machines copied how many ranges.
-
-    A slot is made if there is none to continue with.
-    """
-    going_on = attempt is not None
-    progress("waiting for a snapshot of the source", 0)
-    with create_slot(pipeline.source, temporary=going_on, wait_seconds=SLOT_WAIT_SECONDS) as snapshot:
-        if attempt is None:
-            note_position(pipeline.file.state_dir, snapshot.lsn)
-            attempt = Attempt(record_of(pipeline.file), snapshot.lsn)
-        reach("init.slot_made")
-        return copy_all(pipeline, tables, snapshot, progress, attempt), snapshot.lsn, attempt.machines
-
-
-def _report(
-    pipeline: OpenPipeline,
-    tables: list[SourceTable],
-    copies: Sequence[TableCopy],
-    lsn: int,
-    new_publications: list[str],
-    seconds: float,
-) -> InitReport:
-    with source_session(pipeline.source.dsn, "reading the publications") as connection:
-        unsent = unsent_warnings(connection, pipeline.source.publications)
-    warnings = [f"{each.table}: {each.what}; {each.way_out}" for each in [*unfit_tables(tables), *unsent]]
-    return InitReport(
-        pipeline=pipeline.name,
-        already=False,
-        lsn=format_lsn(lsn),
-        slot=pipeline.source.slot,
-        publications_made=new_publications,
-        tables=list(copies),
-        rows=sum(copy.rows for copy in copies),
-        seconds=seconds,
-        warnings=warnings,
-    )
-
-
-def _publications(pipeline: OpenPipeline) -> list[str]:
-    with source_session(pipeline.source.dsn) as connection:
-        return make_publications(pipeline.file, pipeline.source, connection)
 
 
 def make_publications(

@@ -114,74 +114,153 @@ class Attempt:
         return True
 
 
-def fill_tables(
-    pipeline: OpenPipeline,
-    copy: Place,
-    described: Described,
-    snapshot: ExportedSnapshot,
-    progress: Progressing,
-    attempt: Attempt | None,
-) -> tuple[list[TableCopy], CopyStates]:
-    """Copy tables range by range, and register those that are whole.
+class Filling:
+    """The reading of whole tables of an open pipeline."""
 
-    Args:
-        copy: where the tables are copied to.
-        described: the tables; learns which cannot be read, and which are unchanged when they are.
-        snapshot: the snapshot under which the ranges are read.
-        attempt: the record of what is copied, to go on from; None if nothing is to stay when this is cut off.
+    def __init__(self, pipeline: OpenPipeline) -> None:
+        self._pipeline, self._file, self._source = pipeline, pipeline.file, pipeline.source
 
-    Returns:
-        The copies of the tables that are whole, and the states that `status` reads.
+    def fill_tables(
+        self,
+        copy: Place,
+        described: Described,
+        snapshot: ExportedSnapshot,
+        progress: Progressing,
+        attempt: Attempt | None,
+    ) -> tuple[list[TableCopy], CopyStates]:
+        """Copy tables range by range, and register those that are whole.
 
-    Raises:
-        SlotlakeError: something else than one table's error; or one that is to stop all.
-    """
-    how, complete = publication_state(pipeline.source, snapshot.snapshot)
-    works = []
-    for table, schema in described.schemas.items():
-        target = copy.target(schema)
-        works.append(TableWork(table, schema, target, fingerprint(how, table, schema, target)))
-    _plan(pipeline, works, snapshot, progress, attempt if complete else None)
-    if attempt is not None:
-        if not attempt.may_begin:
-            attempt.stopped.update(work.table.relation_id for work in works if not work.done)
-        works = [work for work in works if work.table.relation_id not in attempt.stopped]
-        _record_ranges(attempt.record, works)
-    states = CopyStates(pipeline.file.state_dir, snapshot.lsn, progress)
-    for work in works:
-        states.expect(_progress_of(work))
-    return _copy(pipeline, copy, works, snapshot, states, attempt, described), states
+        Args:
+            copy: where the tables are copied to.
+            described: the tables; learns which cannot be read, and which are unchanged when they are.
+            snapshot: the snapshot under which the ranges are read.
+            attempt: the record of what is copied, to go on from; None: nothing stays if this is cut off.
 
+        Returns:
+            The copies of the tables that are whole, and the states that `status` reads.
 
-def _plan(
-    pipeline: OpenPipeline,
-    works: Sequence[TableWork],
-    snapshot: ExportedSnapshot,
-    progress: Progressing,
-    attempt: Attempt | None,
-) -> None:
-    """Plan into which ranges each table is split, and which of them stay as copied earlier."""
-    with source_session(pipeline.source.dsn, "planning the copy") as connection:
-        planned = plan_parts(connection, [work.table for work in works])
-    recorded = {} if attempt is None else attempt.record.tables
-    may_grow = attempt is None or attempt.may_begin
-    for work in works:
-        _resume_recorded(work, recorded.get(work.table.relation_id), planned[work.table], may_grow)
-    resumed = [work for work in works if work.done]
-    if attempt is not None and resumed and attempt.finishes:
-        rows = {work.table: sum(file.rows for file in work.files) for work in resumed}
-        changed = attempt.changed(pipeline, snapshot.lsn, rows, progress)
-        reach("init.forwarded")
-        for work in resumed:
-            work.stale_keys = changed.get(work.table)
-            if work.stale_keys is None and work.table in changed:
-                work.parts, work.done = planned[work.table], {}
-    shared = attempt is not None and attempt.record.ranges is not None
-    ending = f"-{secrets.token_hex(3)}" if shared else ""  # no other machine's files have these names
-    with source_session(pipeline.source.dsn, "planning the copy") as connection:
+        Raises:
+            SlotlakeError: something else than one table's error; or one that is to stop all.
+        """
+        how, complete = publication_state(self._source, snapshot.snapshot)
+        works = []
+        for table, schema in described.schemas.items():
+            target = copy.target(schema)
+            works.append(TableWork(table, schema, target, fingerprint(how, table, schema, target)))
+        self._plan(works, snapshot, progress, attempt if complete else None)
+        if attempt is not None:
+            if not attempt.may_begin:
+                attempt.stopped.update(work.table.relation_id for work in works if not work.done)
+            works = [work for work in works if work.table.relation_id not in attempt.stopped]
+            _record_ranges(attempt.record, works)
+        states = CopyStates(self._file.state_dir, snapshot.lsn, progress)
         for work in works:
-            _clear(work)
-            work.jobs = _jobs(work, connection, ending)
+            states.expect(_progress_of(work))
+        return self._copy(copy, works, snapshot, states, attempt, described), states
+
+    def _plan(
+        self,
+        works: Sequence[TableWork],
+        snapshot: ExportedSnapshot,
+        progress: Progressing,
+        attempt: Attempt | None,
+    ) -> None:
+        """Plan into which ranges each table is split, and which of them stay as copied earlier."""
+        with source_session(self._source.dsn, "planning the copy") as connection:
+            planned = plan_parts(connection, [work.table for work in works])
+        recorded = {} if attempt is None else attempt.record.tables
+        may_grow = attempt is None or attempt.may_begin
+        for work in works:
+            _resume_recorded(work, recorded.get(work.table.relation_id), planned[work.table], may_grow)
+        resumed = [work for work in works if work.done]
+        if attempt is not None and resumed and attempt.finishes:
+            rows = {work.table: sum(file.rows for file in work.files) for work in resumed}
+            changed = attempt.changed(self._pipeline, snapshot.lsn, rows, progress)
+            reach("init.forwarded")
+            for work in resumed:
+                work.stale_keys = changed.get(work.table)
+                if work.stale_keys is None and work.table in changed:
+                    work.parts, work.done = planned[work.table], {}
+        shared = attempt is not None and attempt.record.ranges is not None
+        ending = f"-{secrets.token_hex(3)}" if shared else ""  # no other machine's files have these names
+        with source_session(self._source.dsn, "planning the copy") as connection:
+            for work in works:
+                _clear(work)
+                work.jobs = _jobs(work, connection, ending)
+
+    def _copy(
+        self,
+        copy: Place,
+        works: Sequence[TableWork],
+        snapshot: ExportedSnapshot,
+        states: CopyStates,
+        attempt: Attempt | None,
+        described: Described,
+    ) -> list[TableCopy]:
+        errors, looks = described.errors, Looks(described, [job for work in works for job in work.jobs])
+        copies: list[TableCopy] = []
+        finishes = attempt is None or attempt.finishes
+        ranges_resumed = {work.table: len(work.done) for work in works}
+        with ExitStack() as stack:
+            shared = None
+            if attempt is not None:
+                shared = stack.enter_context(
+                    shared_attempt(self._pipeline, attempt.record, snapshot, works, states)
+                )
+            begins = (lambda job: True) if attempt is None else attempt.begins
+            begins = begins if shared is None else shared.begins
+
+            def failed(job: CopyJob, error: BaseException) -> bool:
+                if isinstance(error, SlotlakeError) and is_of_one_table(self._file, error):
+                    errors.setdefault(job.table, error)
+                return job.table in errors
+
+            crew = stack.enter_context(CopyCrew(
+                self._source.dsn,
+                snapshot.snapshot,
+                [],
+                workers=self._file.copy_workers,
+                done=_noting(works, states, attempt, shared, looks),
+                report=states.count_rows,
+                begins=lambda job: job.table not in errors and begins(job),
+            ))  # fmt: skip
+            crew.failed, crew.turn = failed, None if shared is None else shared.turn
+            crew.add(job for work in works for job in work.jobs)
+            for work in works:
+                crew.wait(work.jobs, None if shared is None else shared.look)
+                if shared is not None:
+                    shared.complete(work, crew, errors)
+                if work.is_whole and work.table not in errors and finishes:
+                    try:
+                        copied = self._registered(copy, work, snapshot, states, ranges_resumed[work.table])
+                        copies.append(copied)
+                    except ApplyError as error:
+                        leave_out(self._file, errors, work.table, error)
+        if attempt is not None:
+            attempt.machines.update(states.machines)
+        return copies
+
+    def _registered(
+        self,
+        copy: Place,
+        work: TableWork,
+        snapshot: ExportedSnapshot,
+        states: CopyStates,
+        ranges_resumed: int,
+    ) -> TableCopy:
+        """Register a table whose ranges are all there."""
+        refuse_lossy_copy(self._pipeline, work.table, snapshot, work.files)
+        states.move(work.schema.source_name, "copied" if work.stale_keys is None else "catching up")
+        rows = copy.register(work.schema, work.stale_keys, work.names)
+        reach("init.registered")
+        return TableCopy(
+            work.schema.source_name,
+            work.target.lake_table,
+            rows,
+            len(work.files),
+            ranges=len(work.parts),
+            ranges_kept=ranges_resumed,
+        )
 
 
 def _resume_recorded(work: TableWork, recorded: Recorded | None, planned: list[Part], may_grow: bool) -> None:
@@ -263,57 +342,6 @@ def _progress_of(work: TableWork) -> TableProgress:
     )
 
 
-def _copy(
-    pipeline: OpenPipeline,
-    copy: Place,
-    works: Sequence[TableWork],
-    snapshot: ExportedSnapshot,
-    states: CopyStates,
-    attempt: Attempt | None,
-    described: Described,
-) -> list[TableCopy]:
-    errors, looks = described.errors, Looks(described, [job for work in works for job in work.jobs])
-    copies: list[TableCopy] = []
-    finishes = attempt is None or attempt.finishes
-    ranges_resumed = {work.table: len(work.done) for work in works}
-    with ExitStack() as stack:
-        shared = None
-        if attempt is not None:
-            shared = stack.enter_context(shared_attempt(pipeline, attempt.record, snapshot, works, states))
-        begins = (lambda job: True) if attempt is None else attempt.begins
-        begins = begins if shared is None else shared.begins
-
-        def failed(job: CopyJob, error: BaseException) -> bool:
-            if isinstance(error, SlotlakeError) and is_of_one_table(pipeline.file, error):
-                errors.setdefault(job.table, error)
-            return job.table in errors
-
-        crew = stack.enter_context(CopyCrew(
-            pipeline.source.dsn,
-            snapshot.snapshot,
-            [],
-            workers=pipeline.file.copy_workers,
-            done=_noting(works, states, attempt, shared, looks),
-            report=states.count_rows,
-            begins=lambda job: job.table not in errors and begins(job),
-        ))  # fmt: skip
-        crew.failed, crew.turn = failed, None if shared is None else shared.turn
-        crew.add(job for work in works for job in work.jobs)
-        for work in works:
-            crew.wait(work.jobs, None if shared is None else shared.look)
-            if shared is not None:
-                shared.complete(work, crew, errors)
-            if work.is_whole and work.table not in errors and finishes:
-                try:
-                    copied = _registered(pipeline, copy, work, snapshot, states, ranges_resumed[work.table])
-                    copies.append(copied)
-                except ApplyError as error:
-                    leave_out(pipeline.file, errors, work.table, error)
-    if attempt is not None:
-        attempt.machines.update(states.machines)
-    return copies
-
-
 def _noting(
     works: Sequence[TableWork],
     states: CopyStates,
@@ -344,26 +372,3 @@ def _noting(
         looks.done(job)
 
     return note_done
-
-
-def _registered(
-    pipeline: OpenPipeline,
-    copy: Place,
-    work: TableWork,
-    snapshot: ExportedSnapshot,
-    states: CopyStates,
-    ranges_resumed: int,
-) -> TableCopy:
-    """Register a table whose ranges are all there."""
-    refuse_lossy_copy(pipeline, work.table, snapshot, work.files)
-    states.move(work.schema.source_name, "copied" if work.stale_keys is None else "catching up")
-    rows = copy.register(work.schema, work.stale_keys, work.names)
-    reach("init.registered")
-    return TableCopy(
-        work.schema.source_name,
-        work.target.lake_table,
-        rows,
-        len(work.files),
-        ranges=len(work.parts),
-        ranges_kept=ranges_resumed,
-    )

@@ -113,7 +113,7 @@ def copy_all(
     Raises:
         SlotlakeError: something else than one table's error; or one that is to stop all.
     """
-    from slotlake.infra.copy.copying import fill_tables
+    from slotlake.infra.copy.copying import Filling
 
     described = Described.at(pipeline, snapshot, tables)
     schemas = described.schemas
@@ -123,7 +123,7 @@ def copy_all(
     committed_by = source_clock(pipeline.source.dsn)
     try:
         with _initial_copy(pipeline, schemas, attempt) as copy:
-            copies, states = fill_tables(pipeline, copy, described, snapshot, progress, attempt)
+            copies, states = Filling(pipeline).fill_tables(copy, described, snapshot, progress, attempt)
             remaining = described.remaining()
             copies = copies_of(copies, remaining)
             names = {each.table for each in copies}
@@ -229,14 +229,14 @@ def copy_in_place(
     Raises:
         SlotlakeError: as `copy_all`.
     """
-    from slotlake.infra.copy.copying import fill_tables
+    from slotlake.infra.copy.copying import Filling
 
     described = Described.at(pipeline, snapshot, tables)
     place = replacement(pipeline, tables, snapshot.lsn, how)
     try:
         require_none(described.errors, how)
         place.begin(described.schemas.values(), resumes=attempt is not None)
-        copies, states = fill_tables(pipeline, place, described, snapshot, progress, attempt)
+        copies, states = Filling(pipeline).fill_tables(place, described, snapshot, progress, attempt)
         copies = copies_of(copies, described.remaining())
         require_none(described.errors, how)
         if copies:

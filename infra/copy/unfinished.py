@@ -98,66 +98,73 @@ def making_note(state_dir: Path) -> dict[str, Any]:
     return MAKING.of(state_dir).mapping()
 
 
-def publications_made(pipeline: OpenPipeline) -> list[str]:
-    """The publications that `init` made, as it noted them; also an `init` that was cut off."""
-    notes = [note.of(pipeline.file.state_dir).mapping() for note in (MADE, MAKING)]
-    return list(dict.fromkeys(name for note in notes for name in note.get("publications", [])))
+class UnfinishedCopy:
+    """An initial copy that has not ended."""
 
+    def __init__(self, pipeline: OpenPipeline) -> None:
+        self._pipeline, self._file, self._lake, self._source = (
+            pipeline,
+            pipeline.file,
+            pipeline.lake,
+            pipeline.source,
+        )
 
-def note_published(pipeline: OpenPipeline) -> None:
-    """Note that the copy is published; also when the `init` that did it died right after."""
-    making = MAKING.of(pipeline.file.state_dir)
-    if content := making.mapping():
-        MADE.of(pipeline.file.state_dir).write(content, durable=True)
-        making.remove()
-    record_of(pipeline.file).forget()
-    COPY.of(pipeline.file.state_dir).remove()
+    def publications_made(self) -> list[str]:
+        """The publications that `init` made, as it noted them; also an `init` that was cut off."""
+        notes = [note.of(self._file.state_dir).mapping() for note in (MADE, MAKING)]
+        return list(dict.fromkeys(name for note in notes for name in note.get("publications", [])))
 
+    def note_published(self) -> None:
+        """Note that the copy is published; also when the `init` that did it died right after."""
+        making = MAKING.of(self._file.state_dir)
+        if content := making.mapping():
+            MADE.of(self._file.state_dir).write(content, durable=True)
+            making.remove()
+        record_of(self._file).forget()
+        COPY.of(self._file.state_dir).remove()
 
-def give_up(pipeline: OpenPipeline) -> list[str]:
-    """Remove what a copy has left out of sight, and its record; return what was removed, a line each.
+    def give_up(self) -> list[str]:
+        """Remove what a copy has left out of sight, and its record; return what was removed, a line each.
 
-    The slot is the caller's matter.
-    """
-    from slotlake.spark.publish.place import clear_unfinished
+        The slot is the caller's matter.
+        """
+        from slotlake.spark.publish.place import clear_unfinished
 
-    record = record_of(pipeline.file)
-    has_remains = bool(making_note(pipeline.file.state_dir)) or record.started
-    if has_remains:
-        clear_unfinished(pipeline.lake, pipeline.name)
-    record.forget()
-    for note in (MAKING, COPY):
-        note.of(pipeline.file.state_dir).remove()
-    return ["removed what an unfinished initial copy had left"] if has_remains else []
+        record = record_of(self._file)
+        has_remains = bool(making_note(self._file.state_dir)) or record.started
+        if has_remains:
+            clear_unfinished(self._lake, self._pipeline.name)
+        record.forget()
+        for note in (MAKING, COPY):
+            note.of(self._file.state_dir).remove()
+        return ["removed what an unfinished initial copy had left"] if has_remains else []
 
+    def clean_up_after(self, error: BaseException) -> None:
+        """After an error, keep what the next `init` can continue, else leave nothing.
 
-def clean_up_after(pipeline: OpenPipeline, error: BaseException) -> None:
-    """After an error, keep what the next `init` can continue, else leave nothing.
+        What is copied stays if waiting or a freed disk helps, and goes if a person must change something.
+        """
+        lasting = isinstance(error, SlotlakeError) and not (
+            error.retryable or isinstance(error, ChangeLogError | LakeError)
+        )
+        if record_of(self._file).started and not lasting:
+            return
+        with suppress(SlotlakeError):  # else the note stays: the next `init` drops the slot
+            drop_slot(self._source)
+            self.give_up()
 
-    What is copied stays if waiting or a freed disk helps, and goes if a person must change something.
-    """
-    lasting = isinstance(error, SlotlakeError) and not (
-        error.retryable or isinstance(error, ChangeLogError | LakeError)
-    )
-    if record_of(pipeline.file).started and not lasting:
-        return
-    with suppress(SlotlakeError):  # else the note stays: the next `init` drops the slot
-        drop_slot(pipeline.source)
-        give_up(pipeline)
+    def unfinished(self) -> dict[str, Any] | None:
+        """Describe, for `status`, a copy under way or cut off: an `init`, or one over several syncs.
 
-
-def unfinished(pipeline: OpenPipeline) -> dict[str, Any] | None:
-    """Describe, for `status`, an initial copy, or one over several syncs, that is under way or was cut off.
-
-    Keys: process (None when it has ended), lsn (where the tables will be), since (seconds since 1970), slot
-    (that keeps WAL for it, if it is an `init`), tables (`copy_states.TableProgress`, a dictionary each).
-    """
-    alive = pipeline.locks.is_at_work if pipeline.file.shares_state else None
-    note, states = making_note(pipeline.file.state_dir), copy_states.read(pipeline.file.state_dir, alive)
-    if not note and (states is None or states["process"] is None):
-        return _joining(pipeline.file.state_dir)
-    copy = states or {"process": None, "lsn": note.get("lsn"), "since": None, "tables": []}
-    return {**copy, "slot": note.get("slot")}
+        Keys: process (None when it has ended), lsn (where the tables will be), since (seconds since 1970),
+        slot (that keeps WAL for it, if it is an `init`), tables (`copy_states.TableProgress`).
+        """
+        alive = self._pipeline.locks.is_at_work if self._file.shares_state else None
+        note, states = making_note(self._file.state_dir), copy_states.read(self._file.state_dir, alive)
+        if not note and (states is None or states["process"] is None):
+            return _joining(self._file.state_dir)
+        copy = states or {"process": None, "lsn": note.get("lsn"), "since": None, "tables": []}
+        return {**copy, "slot": note.get("slot")}
 
 
 def _joining(state_dir: Path) -> dict[str, Any] | None:

@@ -38,7 +38,7 @@ from slotlake.infra.selection.file_tables import (
     note_names,
     target_publication,
 )
-from slotlake.infra.sync.batch_steps import confirm_position
+from slotlake.infra.sync.batch_steps import BatchSteps
 from slotlake.infra.sync.catch_up import catch_up
 from slotlake.infra.sync.joining_tables import JoiningTables
 from slotlake.infra.sync.reading_again import read_again
@@ -80,28 +80,129 @@ class AddReport(Report):
     to_write: list[str] = field(default_factory=list)
 
 
-def add(
-    pipeline: OpenPipeline, tables: Sequence[str], publication: str | None, progress: Progressing
-) -> AddReport:
-    """Publish tables and follow them.
+class Adding:
+    """Tables that a pipeline is to follow."""
 
-    Args:
-        pipeline: a pipeline whose lake has its tables.
-        tables: as PostgreSQL writes them.
-        publication: the publication that takes them; the pipeline's own, or its first, when not given.
+    def __init__(self, pipeline: OpenPipeline) -> None:
+        self._pipeline, self._file, self._lake, self._source = (
+            pipeline,
+            pipeline.file,
+            pipeline.lake,
+            pipeline.source,
+        )
 
-    Raises:
-        PipelineFileError: the source has no such table, or cannot publish it; nothing was changed.
-        SourceError: this role may not read it, or not change the publication; the error has the statements.
-    """
-    names = [parsed(table) for table in tables]
-    with pipeline.exclusively(WAIT_SECONDS, step="add"):
-        pipeline.position()  # raises a clear error if there is no lake
-        finish_removal(pipeline.file.state_dir, pipeline.lake)
-        published_by, listed = _publish(pipeline, names, publication)
-        reach("named.published")
-    _bring_in(pipeline, listed, progress)
-    return _report(pipeline, names, published_by, listed)
+    def add(self, tables: Sequence[str], publication: str | None, progress: Progressing) -> AddReport:
+        """Publish tables and follow them.
+
+        Args:
+            tables: as PostgreSQL writes them.
+            publication: the publication that takes them; the pipeline's own, or its first, when not given.
+
+        Raises:
+            PipelineFileError: the source has no such table, or cannot publish it; nothing was changed.
+            SourceError: this role may not read it, or change the publication; the error has the statements.
+        """
+        names = [parsed(table) for table in tables]
+        with self._pipeline.exclusively(WAIT_SECONDS, step="add"):
+            self._pipeline.position()  # raises a clear error if there is no lake
+            finish_removal(self._file.state_dir, self._lake)
+            published_by, listed = self._publish(names, publication)
+            reach("named.published")
+        self._bring_in(listed, progress)
+        return self._report(names, published_by, listed)
+
+    def _publish(self, names: Sequence[Name], publication: str | None) -> tuple[dict[Name, str], list[Name]]:
+        """Publish what is not published; return which publication took it, and the names in the stream."""
+        source = self._source
+        with source_session(source.dsn, "adding tables to the publication") as connection:
+            check_publications(connection, source.publications)
+            before = published_names(connection, source.publications)
+            at_source = memberships(connection, source.publications, names)
+            for name in names:
+                _require_publishable(connection, name, at_source.get(name))
+            require_readable(connection, {each.relation_id: None for each in at_source.values()})
+            new = [name for name in dict.fromkeys(names) if not at_source[name].is_published]
+            target = self._target(connection, new, publication) if new else ""
+            if new:
+                alter_publications(connection, {adding(target, new): new[0]})
+            after = published_names(connection, source.publications)
+        listed = [name for name in names if name in after]
+        return dict.fromkeys(new, target), [*dict.fromkeys([*listed, *sorted(after - before)])]
+
+    def _target(
+        self,
+        connection: psycopg.Connection[object],
+        names: Sequence[Name],
+        publication: str | None,
+    ) -> str:
+        publications = self._source.publications
+        if publication is not None:
+            if publication not in publications:
+                raise PipelineFileError(
+                    f"the pipeline does not read the publication {publication!r}",
+                    where="--publication",
+                    way_out=f"name one of source.publications: {', '.join(publications)}",
+                )
+            return publication
+        target = target_publication(self._file.state_dir, self._source, connection)
+        if target is None:
+            raise SourceError(
+                "no publication of the pipeline takes tables and publishes all kinds of changes",
+                where="source.publications",
+                way_out=f"name one by --publication, or make one ({_creating(names)}) and name it in "
+                "source.publications too",
+            )
+        return target[0]
+
+    def _bring_in(self, names: Sequence[Name], progress: Progressing) -> None:
+        """Copy the tables that the lake lacks; while the copy goes on, others have their turn in between."""
+        from slotlake.spark.catalog.looks import sparing
+
+        if self._file.new_tables == "ignore":
+            self._copy_lacking(names, progress)
+        before = None
+        while True:
+            with self._pipeline.exclusively(WAIT_SECONDS, step="add"), sparing():
+                catch_up(self._pipeline, progress)
+                joining = JoiningTables(self._pipeline).progress_by_table()
+                in_lake = names_in_lake(self._lake)
+                note_names(self._file, in_lake)
+                known_tables.write_note(
+                    self._file.state_dir, self._lake, [postgres_name(*name) for name in names]
+                )
+            copied = {name: joining.get(postgres_name(*name), "") for name in names if name not in in_lake}
+            if not copied or copied == before:
+                return
+            before = copied
+
+    def _copy_lacking(self, names: Sequence[Name], progress: Progressing) -> None:
+        """Copy the tables that the lake lacks; no sync does, because new tables are ignored."""
+        with self._pipeline.exclusively(WAIT_SECONDS, step="add"):
+            lacking = set(names) - set(names_in_lake(self._lake))
+            if lacking:
+                published = published_tables(self._pipeline, include_aside=lacking)
+                tables = [each for each in published if (each.schema, each.table) in lacking]
+                read_again(self._pipeline, tables, WAIT_SECONDS, progress)
+                BatchSteps(self._pipeline).confirm_position()
+
+    def _report(
+        self,
+        names: Collection[Name],
+        published_by: dict[Name, str],
+        listed: Collection[Name],
+    ) -> AddReport:
+        point, joining = _latest(self._lake), JoiningTables(self._pipeline).progress_by_table()
+        added = []
+        for name in dict.fromkeys([*names, *listed]):
+            table = postgres_name(*name)
+            state, detail = "followed", ""
+            if name in point.aside:
+                state, detail = "set aside", f"{point.aside[name].reason}: {point.aside[name].way_out}"
+            elif name in listed and name not in point.all_mirrors.by_source_name:
+                state, detail = "copying", joining.get(table, "")
+            added.append(TableAdded(table, published_by.get(name), state, detail))
+        to_write = [line_in_file(name) for name in names if name not in named_in(self._file)]
+        return AddReport(self._pipeline.name, format_lsn(point.position), added, to_write)
 
 
 def parsed(table: str) -> Name:
@@ -130,27 +231,6 @@ def unknown_table(connection: psycopg.Connection[object], name: Name) -> Pipelin
     )
 
 
-def _publish(
-    pipeline: OpenPipeline, names: Sequence[Name], publication: str | None
-) -> tuple[dict[Name, str], list[Name]]:
-    """Publish what is not published; return which publication took it, and the names in the stream."""
-    source = pipeline.source
-    with source_session(source.dsn, "adding tables to the publication") as connection:
-        check_publications(connection, source.publications)
-        before = published_names(connection, source.publications)
-        at_source = memberships(connection, source.publications, names)
-        for name in names:
-            _require_publishable(connection, name, at_source.get(name))
-        require_readable(connection, {each.relation_id: None for each in at_source.values()})
-        new = [name for name in dict.fromkeys(names) if not at_source[name].is_published]
-        target = _target(pipeline, connection, new, publication) if new else ""
-        if new:
-            alter_publications(connection, {adding(target, new): new[0]})
-        after = published_names(connection, source.publications)
-    listed = [name for name in names if name in after]
-    return dict.fromkeys(new, target), [*dict.fromkeys([*listed, *sorted(after - before)])]
-
-
 def _require_publishable(
     connection: psycopg.Connection[object], name: Name, at_source: Membership | None
 ) -> None:
@@ -164,90 +244,11 @@ def _require_publishable(
         )
 
 
-def _target(
-    pipeline: OpenPipeline,
-    connection: psycopg.Connection[object],
-    names: Sequence[Name],
-    publication: str | None,
-) -> str:
-    publications = pipeline.source.publications
-    if publication is not None:
-        if publication not in publications:
-            raise PipelineFileError(
-                f"the pipeline does not read the publication {publication!r}",
-                where="--publication",
-                way_out=f"name one of source.publications: {', '.join(publications)}",
-            )
-        return publication
-    target = target_publication(pipeline.file.state_dir, pipeline.source, connection)
-    if target is None:
-        raise SourceError(
-            "no publication of the pipeline takes tables and publishes all kinds of changes",
-            where="source.publications",
-            way_out=f"name one by --publication, or make one ({_creating(names)}) and name it in "
-            "source.publications too",
-        )
-    return target[0]
-
-
 def _creating(names: Sequence[Name]) -> str:
     return f"CREATE PUBLICATION … FOR TABLE {', '.join(postgres_name(*name) for name in names)}"
-
-
-def _bring_in(pipeline: OpenPipeline, names: Sequence[Name], progress: Progressing) -> None:
-    """Copy the tables that the lake lacks; as long as the copy goes on, others have their turn in between."""
-    from slotlake.spark.catalog.looks import sparing
-
-    if pipeline.file.new_tables == "ignore":
-        _copy_lacking(pipeline, names, progress)
-    before = None
-    while True:
-        with pipeline.exclusively(WAIT_SECONDS, step="add"), sparing():
-            catch_up(pipeline, progress)
-            joining = JoiningTables(pipeline).progress_by_table()
-            in_lake = names_in_lake(pipeline.lake)
-            note_names(pipeline.file, in_lake)
-            known_tables.write_note(
-                pipeline.file.state_dir, pipeline.lake, [postgres_name(*name) for name in names]
-            )
-        copied = {name: joining.get(postgres_name(*name), "") for name in names if name not in in_lake}
-        if not copied or copied == before:
-            return
-        before = copied
-
-
-def _copy_lacking(pipeline: OpenPipeline, names: Sequence[Name], progress: Progressing) -> None:
-    """Copy the tables that the lake lacks; no sync does, because new tables are ignored."""
-    with pipeline.exclusively(WAIT_SECONDS, step="add"):
-        lacking = set(names) - set(names_in_lake(pipeline.lake))
-        if lacking:
-            published = published_tables(pipeline, include_aside=lacking)
-            tables = [each for each in published if (each.schema, each.table) in lacking]
-            read_again(pipeline, tables, WAIT_SECONDS, progress)
-            confirm_position(pipeline)
 
 
 def _latest(lake: LakeSettings) -> ReadPoint:
     from slotlake.spark.read.point import ReadPoint
 
     return ReadPoint.latest(lake)
-
-
-def _report(
-    pipeline: OpenPipeline,
-    names: Collection[Name],
-    published_by: dict[Name, str],
-    listed: Collection[Name],
-) -> AddReport:
-    point, joining = _latest(pipeline.lake), JoiningTables(pipeline).progress_by_table()
-    added = []
-    for name in dict.fromkeys([*names, *listed]):
-        table = postgres_name(*name)
-        state, detail = "followed", ""
-        if name in point.aside:
-            state, detail = "set aside", f"{point.aside[name].reason}: {point.aside[name].way_out}"
-        elif name in listed and name not in point.all_mirrors.by_source_name:
-            state, detail = "copying", joining.get(table, "")
-        added.append(TableAdded(table, published_by.get(name), state, detail))
-    to_write = [line_in_file(name) for name in names if name not in named_in(pipeline.file)]
-    return AddReport(pipeline.name, format_lsn(point.position), added, to_write)

@@ -56,86 +56,107 @@ def maintain(
         LakeError: see `spark.maintenance.rewrite.maintain_table`.
     """
     with pipeline.locks.part(_PART), pipeline.reading():
-        return _maintain(pipeline, table, progress, wait_seconds, rewrite_layout=rewrite_layout)
+        return _Maintenance(pipeline).maintain(table, progress, wait_seconds, rewrite_layout=rewrite_layout)
 
 
-def _maintain(
-    pipeline: OpenPipeline,
-    table: str | None,
-    progress: Progressing,
-    wait_seconds: float,
-    *,
-    rewrite_layout: bool,
-) -> MaintainReport:
-    from slotlake.spark.direct.rewritten import forget_clones
-    from slotlake.spark.java import JavaEndedError
-    from slotlake.spark.maintenance.rewrite import Maintained, maintain_table
+class _Maintenance:
+    """The upkeep of a lake's tables, one after the other."""
 
-    started = time.monotonic()
-    pipeline.position()  # raises a clear error if there is no lake, before Spark starts
-    names = _waiting_first(pipeline.file.state_dir, _lake_names(pipeline, table))
-    with pipeline.exclusively(wait_seconds, step="maintain"):
-        forget_clones(pipeline.lake, pipeline.name)
-    turns = _turns(pipeline, wait_seconds)
-    maintained: list[Maintained] = []
-    warned: list[str] = []
-    for name in names:
-        if maintained and time.monotonic() - started > pipeline.file.maintenance.minutes_max * 60:
-            break
-        progress("maintain: tables", len(maintained) + 1, len(names))
-        care = _care(pipeline.file, rewrite_layout)
-        opened = cache(lambda: pipeline.session)  # many tables need no Spark
+    def __init__(self, pipeline: OpenPipeline) -> None:
+        self._pipeline, self._file, self._lake = pipeline, pipeline.file, pipeline.lake
+
+    def maintain(
+        self,
+        table: str | None,
+        progress: Progressing,
+        wait_seconds: float,
+        *,
+        rewrite_layout: bool,
+    ) -> MaintainReport:
+        from slotlake.spark.direct.rewritten import forget_clones
+        from slotlake.spark.java import JavaEndedError
+        from slotlake.spark.maintenance.rewrite import Maintained, maintain_table
+
+        started = time.monotonic()
+        self._pipeline.position()  # raises a clear error if there is no lake, before Spark starts
+        names = _waiting_first(self._file.state_dir, self.lake_names(table))
+        with self._pipeline.exclusively(wait_seconds, step="maintain"):
+            forget_clones(self._lake, self._pipeline.name)
+        turns = self.turns(wait_seconds)
+        maintained: list[Maintained] = []
+        warned: list[str] = []
+        for name in names:
+            if maintained and time.monotonic() - started > self._file.maintenance.minutes_max * 60:
+                break
+            progress("maintain: tables", len(maintained) + 1, len(names))
+            care = _care(self._file, rewrite_layout)
+            opened = cache(lambda: self._pipeline.session)  # many tables need no Spark
+            try:
+                maintained.append(maintain_table(opened, self._lake, name, self._pipeline.name, care, turns))
+                if damaged := maintained[-1].damaged:
+                    warned.append(
+                        f"no file of {name} is removed before a point of the past expires: the list of "
+                        f"its files cannot be read: {damaged}"
+                    )
+            except (JavaEndedError, DamagedError) as error:
+                warned.append(f"table {name} stays as it is: {error.what} ({error.where}); {error.way_out}")
+                maintained.append(Maintained(str(name)))
+        waiting = [str(name) for name in names[len(maintained) :]]
+        _remember(self._file.state_dir, waiting)
+        ended, warnings = self.end_uploads()
+        return MaintainReport(
+            self._pipeline.name,
+            [_reported(each) for each in maintained],
+            waiting,
+            round(time.monotonic() - started, 3),
+            ended,
+            [*warned, *warnings],
+        )
+
+    def end_uploads(self) -> tuple[int, list[str]]:
+        """End the uploads in parts that killed runs have left; a store that refuses leads to a warning."""
+        from slotlake.spark.storage.base import StoreRefusedError, StoreUnavailableError
+        from slotlake.spark.storage.uploads import end_uploads
+
+        lake, oldest = self._lake, time.time() - self._file.maintenance.orphan_hours * 3600
+        # Keys that are lent for tables do not list what is under way in the bucket.
+        folders = [lake.root] if lake.is_in_bucket and not lake.borrows_keys else []
+        folders += [self._pipeline.stored.root] if self._pipeline.stored is not None else []
         try:
-            maintained.append(maintain_table(opened, pipeline.lake, name, pipeline.name, care, turns))
-            if damaged := maintained[-1].damaged:
-                warned.append(
-                    f"no file of {name} is removed before a point of the past expires, because the list of "
-                    f"its files cannot be read: {damaged}"
-                )
-        except (JavaEndedError, DamagedError) as error:
-            warned.append(f"table {name} stays as it is: {error.what} ({error.where}); {error.way_out}")
-            maintained.append(Maintained(str(name)))
-    waiting = [str(name) for name in names[len(maintained) :]]
-    _remember(pipeline.file.state_dir, waiting)
-    ended, warnings = _end_uploads(pipeline)
-    return MaintainReport(
-        pipeline.name,
-        [_reported(each) for each in maintained],
-        waiting,
-        round(time.monotonic() - started, 3),
-        ended,
-        [*warned, *warnings],
-    )
+            return sum(end_uploads(folder, lake.storage, oldest) or 0 for folder in folders), []
+        except (StoreRefusedError, StoreUnavailableError) as error:
+            return 0, [f"uploads that killed runs have left stay: {error.what}; {error.way_out}"]
 
+    def turns(self, wait_seconds: float) -> Turns:
+        from slotlake.spark.direct.rewritten import rewrite_apart
+        from slotlake.spark.maintenance.turns import Turns
 
-def _end_uploads(pipeline: OpenPipeline) -> tuple[int, list[str]]:
-    """End the uploads in parts that killed runs have left; a store that refuses leads to a warning."""
-    from slotlake.spark.storage.base import StoreRefusedError, StoreUnavailableError
-    from slotlake.spark.storage.uploads import end_uploads
+        seconds = max(wait_seconds, _TURN_SECONDS)  # what was rewritten is not to be lost for a batch at work
 
-    lake, oldest = pipeline.lake, time.time() - pipeline.file.maintenance.orphan_hours * 3600
-    # Keys that are lent for tables do not list what is under way in the bucket.
-    folders = [lake.root] if lake.is_in_bucket and not lake.borrows_keys else []
-    folders += [pipeline.stored.root] if pipeline.stored is not None else []
-    try:
-        return sum(end_uploads(folder, lake.storage, oldest) or 0 for folder in folders), []
-    except (StoreRefusedError, StoreUnavailableError) as error:
-        return 0, [f"uploads that killed runs have left stay: {error.what}; {error.way_out}"]
+        def alone() -> AbstractContextManager[None]:
+            return self._pipeline.exclusively(seconds, step="maintain")
 
+        def grace(usual: Grace) -> Grace:
+            return replace(usual, unused=max(usual.unused, seconds_read(self._file.state_dir)))
 
-def _turns(pipeline: OpenPipeline, wait_seconds: float) -> Turns:
-    from slotlake.spark.direct.rewritten import rewrite_apart
-    from slotlake.spark.maintenance.turns import Turns
+        return Turns(alone, wait_seconds, grace, rewrite_apart)
 
-    seconds = max(wait_seconds, _TURN_SECONDS)  # what was rewritten is not to be lost for a batch at work
+    def lake_names(self, table: str | None) -> list[LakeName]:
+        from slotlake.spark.maintenance.rewrite import tables_to_maintain
+        from slotlake.spark.names import lake_table, parse_postgres_name
 
-    def alone() -> AbstractContextManager[None]:
-        return pipeline.exclusively(seconds, step="maintain")
-
-    def grace(usual: Grace) -> Grace:
-        return replace(usual, unused=max(usual.unused, seconds_read(pipeline.file.state_dir)))
-
-    return Turns(alone, wait_seconds, grace, rewrite_apart)
+        names = tables_to_maintain(self._lake, self._pipeline.name)
+        if table is None:
+            return names
+        try:
+            name = lake_table(self._lake.namespace, *parse_postgres_name(table))
+            return [names[names.index(name)]]
+        except (KeyError, ValueError):
+            raise PipelineFileError(
+                f"the lake has no table {table}",
+                where="--table",
+                way_out="write a table's name as PostgreSQL does; slotlake status lists the tables",
+            ) from None
 
 
 def _care(file: PipelineFile, rewrite_layout: bool) -> Care:
@@ -145,24 +166,6 @@ def _care(file: PipelineFile, rewrite_layout: bool) -> Care:
     section = file.maintenance
     grace = Grace(section.unused_minutes * 60, section.orphan_hours * 3600)
     return Care(grace, section.target_file_mb << 20, rewrite_layout=rewrite_layout)
-
-
-def _lake_names(pipeline: OpenPipeline, table: str | None) -> list[LakeName]:
-    from slotlake.spark.maintenance.rewrite import tables_to_maintain
-    from slotlake.spark.names import lake_table, parse_postgres_name
-
-    names = tables_to_maintain(pipeline.lake, pipeline.name)
-    if table is None:
-        return names
-    try:
-        name = lake_table(pipeline.lake.namespace, *parse_postgres_name(table))
-        return [names[names.index(name)]]
-    except (KeyError, ValueError):
-        raise PipelineFileError(
-            f"the lake has no table {table}",
-            where="--table",
-            way_out="write a table's name as PostgreSQL does; slotlake status lists the tables",
-        ) from None
 
 
 def _waiting_first(state_dir: Path, names: list[LakeName]) -> list[LakeName]:

@@ -31,10 +31,10 @@ class PipelineTables(OpenPipeline):
             PipelineFileError: the source has no such table, or cannot publish it.
             SourceError: the role may not; the error has the statements for somebody who may.
         """
-        from slotlake.infra.maintain.adding import add
+        from slotlake.infra.maintain.adding import Adding
 
         names = (tables,) if isinstance(tables, str) else tuple(tables)
-        return add(self, names, publication, progress)
+        return Adding(self).add(names, publication, progress)
 
     def remove(self, tables: str | Sequence[str], *, drop: bool = False) -> RemoveReport:
         """Take tables out of the publications; with ``drop`` out of the lake too; docs/tables.md.
@@ -48,11 +48,11 @@ class PipelineTables(OpenPipeline):
             SourceError: the role may not; the error has the statements for somebody who may.
         """
         from slotlake.infra.maintain.adding import parsed
-        from slotlake.infra.maintain.removing import remove
+        from slotlake.infra.maintain.removing import Removing
 
         names = [parsed(table) for table in ((tables,) if isinstance(tables, str) else tables)]
         with self.exclusively(60.0, step="remove"):
-            return remove(self, names, drop=drop)
+            return Removing(self).remove(names, drop=drop)
 
     def resume(self, table: str, *, progress: Progressing = silent) -> ResumeReport:
         """Copy a table again that was set aside, and follow it from there on (docs/operations.md).
@@ -64,10 +64,10 @@ class PipelineTables(OpenPipeline):
             PipelineFileError: the lake has no such table, and none is set aside.
             SlotlakeError: it cannot be followed yet; it stays set aside.
         """
-        from slotlake.infra.sync.resuming import resume
+        from slotlake.infra.sync.resuming import TablesAside
 
         with self.exclusively(60.0, step="resume"):
-            report = resume(self, table, progress)
+            report = TablesAside(self).resume(table, progress)
             if not report.already and not report.copying:
                 note_copies(self.file.state_dir, [report.table])
             return report

@@ -55,72 +55,103 @@ class RemoveReport(Report):
     to_take_out: list[str] = field(default_factory=list)
 
 
-def remove(pipeline: OpenPipeline, names: Collection[Name], *, drop: bool) -> RemoveReport:
-    """Take tables out of the publications; with ``drop`` out of the lake too. The caller has the lock.
+class Removing:
+    """Tables that a pipeline is to follow no more."""
 
-    Args:
-        pipeline: a pipeline whose lake has its tables.
-        names: schema and name of the tables.
-        drop: remove the lake's tables and their derived tables, with their files.
+    def __init__(self, pipeline: OpenPipeline) -> None:
+        self._pipeline, self._file, self._lake, self._source = (
+            pipeline,
+            pipeline.file,
+            pipeline.lake,
+            pipeline.source,
+        )
 
-    Raises:
-        PipelineFileError: there is no such table; or it cannot leave the publication, which has all tables.
-        SourceError: this role may not change the publication; the error has the statements.
-    """
-    from slotlake.spark.read.point import ReadPoint
+    def remove(self, names: Collection[Name], *, drop: bool) -> RemoveReport:
+        """Take tables out of the publications; with ``drop`` out of the lake too. The caller has the lock.
 
-    pipeline.position()  # raises a clear error if there is no lake
-    done = finish_removal(pipeline.file.state_dir, pipeline.lake)
-    point = ReadPoint.latest(pipeline.lake)
-    in_lake = {*point.all_mirrors.by_source_name, *point.aside}
-    unpublished, still_published, left = _unpublish(pipeline, names, in_lake, drop=drop)
-    done += unpublished
-    reach("remove.unpublished")
-    concerned = [name for name in dict.fromkeys([*names, *sorted(left)]) if name in in_lake]
-    if drop:
-        done += _drop(pipeline, point, concerned)
-    for name in names:
-        forget_name(pipeline.file, name)
-    known_tables.write_note(pipeline.file.state_dir, pipeline.lake, [postgres_name(*name) for name in names])
-    return RemoveReport(
-        pipeline.name,
-        format_lsn(point.position),
-        done,
-        [] if drop else [postgres_name(*name) for name in concerned],
-        still_published,
-        [line_in_file(name) for name in names if name in named_in(pipeline.file)],
-    )
+        Args:
+            names: schema and name of the tables.
+            drop: remove the lake's tables and their derived tables, with their files.
 
+        Raises:
+            PipelineFileError: there is no such table; or it cannot leave a publication, which has all.
+            SourceError: this role may not change the publication; the error has the statements.
+        """
+        from slotlake.spark.read.point import ReadPoint
 
-def _unpublish(
-    pipeline: OpenPipeline, names: Collection[Name], in_lake: Collection[Name], *, drop: bool
-) -> tuple[list[str], list[str], set[Name]]:
-    """Take tables out of the publications that name them.
-
-    Returns:
-        The statements that were run, the tables that are published all the same, and the names that have
-        left the stream.
-    """
-    source = pipeline.source
-    with source_session(source.dsn, "removing tables from the publications") as connection:
-        at_source = memberships(connection, source.publications, names)
+        self._pipeline.position()  # raises a clear error if there is no lake
+        done = finish_removal(self._file.state_dir, self._lake)
+        point = ReadPoint.latest(self._lake)
+        in_lake = {*point.all_mirrors.by_source_name, *point.aside}
+        unpublished, still_published, left = self._unpublish(names, in_lake, drop=drop)
+        done += unpublished
+        reach("remove.unpublished")
+        concerned = [name for name in dict.fromkeys([*names, *sorted(left)]) if name in in_lake]
+        if drop:
+            done += self._drop(point, concerned)
         for name in names:
-            if name not in at_source and name not in in_lake and name not in named_in(pipeline.file):
-                raise _unknown(name, in_lake)
-        still_published = [
-            _require_leaving(pipeline.file, n, e, drop=drop) for n, e in at_source.items() if e.covered_by
-        ]
-        before = published_names(connection, source.publications)
-        statements = {
-            removing(publication, [name]): name
-            for name, each in at_source.items()
-            for publication in each.named_by
-        }
-        if statements:
-            alter_publications(connection, statements)
-        joining_tables.give_up(pipeline, [each.relation_id for each in at_source.values()])
-        left = before - published_names(connection, source.publications)
-    return [f"ran at the source: {statement}" for statement in statements], still_published, left
+            forget_name(self._file, name)
+        known_tables.write_note(self._file.state_dir, self._lake, [postgres_name(*name) for name in names])
+        return RemoveReport(
+            self._pipeline.name,
+            format_lsn(point.position),
+            done,
+            [] if drop else [postgres_name(*name) for name in concerned],
+            still_published,
+            [line_in_file(name) for name in names if name in named_in(self._file)],
+        )
+
+    def _unpublish(
+        self, names: Collection[Name], in_lake: Collection[Name], *, drop: bool
+    ) -> tuple[list[str], list[str], set[Name]]:
+        """Take tables out of the publications that name them.
+
+        Returns:
+            The statements that were run, the tables that are published all the same, and the names that have
+            left the stream.
+        """
+        source = self._source
+        with source_session(source.dsn, "removing tables from the publications") as connection:
+            at_source = memberships(connection, source.publications, names)
+            for name in names:
+                if name not in at_source and name not in in_lake and name not in named_in(self._file):
+                    raise _unknown(name, in_lake)
+            still_published = [
+                _require_leaving(self._file, n, e, drop=drop) for n, e in at_source.items() if e.covered_by
+            ]
+            before = published_names(connection, source.publications)
+            statements = {
+                removing(publication, [name]): name
+                for name, each in at_source.items()
+                for publication in each.named_by
+            }
+            if statements:
+                alter_publications(connection, statements)
+            joining_tables.JoiningTables(self._pipeline).give_up(
+                [each.relation_id for each in at_source.values()]
+            )
+            left = before - published_names(connection, source.publications)
+        return [f"ran at the source: {statement}" for statement in statements], still_published, left
+
+    def _drop(self, point: ReadPoint, names: Collection[Name]) -> list[str]:
+        """Publish a point without the tables, then drop them from the catalog, then remove their files."""
+        from slotlake.spark.maintenance.removal import drop_tables
+        from slotlake.spark.publish.removed import publish_without
+
+        lake_tables = [table for name in names for table in _lake_tables(point, name)]
+        if not names:
+            return []
+        publish_without(self._lake, self._pipeline.name, lake_tables, names)
+        reach("remove.unlisted")
+        note = REMOVING.of(self._file.state_dir)
+        dropped = drop_tables(
+            self._lake,
+            self._pipeline.name,
+            lake_tables,
+            before_removal=lambda locations: note.write({"files": locations}, durable=True),
+        )
+        note.remove()
+        return [f"dropped the lake table {table}" for table in dropped]
 
 
 def _unknown(name: Name, in_lake: Collection[Name]) -> PipelineFileError:
@@ -147,27 +178,6 @@ def _require_leaving(file: PipelineFile, name: Name, at_source: Membership, *, d
         way_out="write new_tables: ignore into the pipeline file, and run this with --drop: the lake then "
         "does without the table, though it is published. Or have the publication name its tables",
     )
-
-
-def _drop(pipeline: OpenPipeline, point: ReadPoint, names: Collection[Name]) -> list[str]:
-    """Publish a point without the tables, then drop them from the catalog, then remove their files."""
-    from slotlake.spark.maintenance.removal import drop_tables
-    from slotlake.spark.publish.removed import publish_without
-
-    lake_tables = [table for name in names for table in _lake_tables(point, name)]
-    if not names:
-        return []
-    publish_without(pipeline.lake, pipeline.name, lake_tables, names)
-    reach("remove.unlisted")
-    note = REMOVING.of(pipeline.file.state_dir)
-    dropped = drop_tables(
-        pipeline.lake,
-        pipeline.name,
-        lake_tables,
-        before_removal=lambda locations: note.write({"files": locations}, durable=True),
-    )
-    note.remove()
-    return [f"dropped the lake table {table}" for table in dropped]
 
 
 def _lake_tables(point: ReadPoint, name: Name) -> list[LakeName]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotlake.decoder.errors import PipelineFileError
 from slotlake.decoder.failpoints import reach
-from slotlake.infra.sync.findings import require_whole
+from slotlake.infra.sync.findings import Judgement
 
 if TYPE_CHECKING:
     from slotlake.infra.opened.open_pipeline import OpenPipeline
@@ -45,7 +45,7 @@ def change_tables(
     from slotlake.spark.read.point import ReadPoint
 
     pipeline.position()  # raises a clear error if there is no lake
-    require_whole(pipeline)
+    Judgement(pipeline).require_whole()
     point = ReadPoint.latest(pipeline.lake)
     chosen = _chosen(point, tables, asked.command)
     others = {name: pair for name, pair in asked.others(point).items() if not tables or name in chosen}

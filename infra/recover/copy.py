@@ -14,9 +14,9 @@ from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.slots.slot import ExportedSnapshot, create_slot
 from slotlake.infra.copy.tables import published_tables, replace_content
 from slotlake.infra.recover.compare import WHOLE, TableRepair
-from slotlake.infra.schema.evolution import write_copies
+from slotlake.infra.schema.evolution import SchemaChanges
 from slotlake.infra.source.pulling import pull_batch
-from slotlake.infra.sync.batch_steps import apply_named, confirm_position, publish_named
+from slotlake.infra.sync.batch_steps import BatchSteps
 from slotlake.spark.names import LakeName, lake_table, postgres_name
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def copy_again(
     progress("waiting for a snapshot of the source", 0)
     with create_slot(pipeline.source, temporary=True, wait_seconds=WAIT_SECONDS) as snapshot:
         rows = _copy_at(pipeline, tables, snapshot, progress)
-    confirm_position(pipeline)
+    BatchSteps(pipeline).confirm_position()
     return [
         TableRepair(postgres_name(table.schema, table.table), WHOLE, rows=rows[table], why=WHY)
         for table in tables
@@ -74,8 +74,10 @@ def _copy_at(
     batch = pull_batch(pipeline, pipeline.position(), snapshot.lsn, progress, whole=True)
     if batch.empty:
         return {table: replace_content(pipeline, table, snapshot, progress) for table in tables}
-    write_copies(pipeline, batch, snapshot, dict.fromkeys(tables, WHY), progress, examined=False)
-    applied = apply_named(pipeline, batch.name, judged=True)
-    publish_named(pipeline, batch.name)
+    SchemaChanges(pipeline).write_copies(
+        batch, snapshot, dict.fromkeys(tables, WHY), progress, examined=False
+    )
+    applied = BatchSteps(pipeline).apply_named(batch.name, judged=True)
+    BatchSteps(pipeline).publish_named(batch.name)
     names = {table: postgres_name(table.schema, table.table) for table in tables}
     return {table: applied.tables.get(names[table], 0) for table in tables}

@@ -25,16 +25,16 @@ from slotlake.infra.recover.copy import WHY
 from slotlake.infra.recover.report import RecoverReport
 from slotlake.infra.selection.absent import absent_mirrors, set_absent_aside
 from slotlake.infra.selection.aside import (
+    SettingAside,
     forget_stopped,
     is_of_one_table,
-    retry_without_troubled,
     stopped_by,
     tables_aside,
     with_resume,
 )
 from slotlake.infra.source import standing_puller
-from slotlake.infra.sync.batch_steps import confirm_position
-from slotlake.infra.sync.findings import Diagnosis, judge
+from slotlake.infra.sync.batch_steps import BatchSteps
+from slotlake.infra.sync.findings import Diagnosis, Judgement
 from slotlake.spark.names import lake_table, postgres_name
 
 if TYPE_CHECKING:
@@ -48,77 +48,203 @@ if TYPE_CHECKING:
     from slotlake.spark.publish.aside import Name
 
 
-def recover(
-    pipeline: OpenPipeline, *, carry_out: bool, progress: Progressing, approved: str | None = None
-) -> RecoverReport:
-    """Judge the pipeline, plan what mends it, and with ``carry_out`` do so.
+class Recovery:
+    """What is wrong with a pipeline, and what mends it."""
 
-    Args:
-        pipeline: the pipeline, in whatever state.
-        carry_out: do what the plan says.
-        approved: carry out only the plan of this name (`infra.recover.approved`); None: whatever is planned.
+    def __init__(self, pipeline: OpenPipeline) -> None:
+        self._pipeline, self._file, self._lake, self._source = (
+            pipeline,
+            pipeline.file,
+            pipeline.lake,
+            pipeline.source,
+        )
 
-    Raises:
-        SlotBusyError: another reader holds the slot; that is no loss, and waiting helps.
-        SourceError: the source cannot be asked.
-        LakeError: the lake cannot be asked; or the plan is not the one that was approved.
-    """
-    started = time.monotonic()
-    diagnosis = judge(pipeline, files=True)
-    if not diagnosis.findings:
-        forget_plan(pipeline.file)
-        return _report_of_whole(pipeline, diagnosis)
-    if not carry_out:
-        return _report(pipeline, diagnosis, _planned(pipeline, diagnosis, progress), started)
-    if approved is not None:
-        require_approved(pipeline, approved, lambda: _plan_now(pipeline, diagnosis, progress))
-    diagnosis = _with_commits_mended(pipeline, diagnosis)
-    tables = _carry_out(pipeline, diagnosis, progress)
-    forget_stopped(pipeline.file)
-    forget_plan(pipeline.file)
-    return _report(pipeline, diagnosis, tables, started, carried_out=True)
+    def recover(
+        self, *, carry_out: bool, progress: Progressing, approved: str | None = None
+    ) -> RecoverReport:
+        """Judge the pipeline, plan what mends it, and with ``carry_out`` do so.
 
+        Args:
+            carry_out: do what the plan says.
+            approved: carry out the plan of this name (`infra.recover.approved`) only; None: what is planned.
 
-def _plan_now(pipeline: OpenPipeline, diagnosis: Diagnosis, progress: Progressing) -> RecoverReport:
-    return _report(pipeline, diagnosis, _planned(pipeline, diagnosis, progress), time.monotonic())
+        Raises:
+            SlotBusyError: another reader holds the slot; that is no loss, and waiting helps.
+            SourceError: the source cannot be asked.
+            LakeError: the lake cannot be asked; or the plan is not the one that was approved.
+        """
+        started = time.monotonic()
+        diagnosis = Judgement(self._pipeline).judge(files=True)
+        if not diagnosis.findings:
+            forget_plan(self._file)
+            return self._report_of_whole(diagnosis)
+        if not carry_out:
+            return self._report(diagnosis, self._planned(diagnosis, progress), started)
+        if approved is not None:
+            require_approved(self._pipeline, approved, lambda: self._plan_now(diagnosis, progress))
+        diagnosis = self._with_commits_mended(diagnosis)
+        tables = self._carry_out(diagnosis, progress)
+        forget_stopped(self._file)
+        forget_plan(self._file)
+        return self._report(diagnosis, tables, started, carried_out=True)
 
+    def _plan_now(self, diagnosis: Diagnosis, progress: Progressing) -> RecoverReport:
+        return self._report(diagnosis, self._planned(diagnosis, progress), time.monotonic())
 
-def _report(
-    pipeline: OpenPipeline,
-    diagnosis: Diagnosis,
-    tables: list[TableRepair],
-    started: float,
-    *,
-    carried_out: bool = False,
-) -> RecoverReport:
-    """The report on a pipeline of which something is wrong, or was."""
-    return RecoverReport(
-        pipeline.name,
-        "; ".join(finding.what for finding in diagnosis.findings)
-        + (_set_aside_tables(pipeline.lake) if carried_out else ""),
-        _plan(pipeline.source, diagnosis, tables, carried_out=carried_out),
-        carried_out=carried_out,
-        findings=diagnosis.findings,
-        tables=tables,
-        rows=sum(table.rows for table in tables),
-        bytes=sum(table.bytes for table in tables),
-        lost=_losses(diagnosis),
-        lsn=format_lsn(pipeline.position() if carried_out else diagnosis.position),
-        seconds=round(time.monotonic() - started, 3),
-    )
+    def _report(
+        self,
+        diagnosis: Diagnosis,
+        tables: list[TableRepair],
+        started: float,
+        *,
+        carried_out: bool = False,
+    ) -> RecoverReport:
+        """The report on a pipeline of which something is wrong, or was."""
+        return RecoverReport(
+            self._pipeline.name,
+            "; ".join(finding.what for finding in diagnosis.findings)
+            + (_set_aside_tables(self._lake) if carried_out else ""),
+            _plan(self._source, diagnosis, tables, carried_out=carried_out),
+            carried_out=carried_out,
+            findings=diagnosis.findings,
+            tables=tables,
+            rows=sum(table.rows for table in tables),
+            bytes=sum(table.bytes for table in tables),
+            lost=_losses(diagnosis),
+            lsn=format_lsn(self._pipeline.position() if carried_out else diagnosis.position),
+            seconds=round(time.monotonic() - started, 3),
+        )
 
+    def _report_of_whole(self, diagnosis: Diagnosis) -> RecoverReport:
+        """The report on a pipeline of which nothing is lost."""
+        at = format_lsn(diagnosis.position)
+        summary = f"nothing is lost: the lake is whole, and the slot still has all changes from {at} on"
+        return RecoverReport(
+            self._pipeline.name,
+            summary + _unmended_troubles(self._file, self._lake),
+            [],
+            carried_out=False,
+            lsn=at,
+        )
 
-def _report_of_whole(pipeline: OpenPipeline, diagnosis: Diagnosis) -> RecoverReport:
-    """The report on a pipeline of which nothing is lost."""
-    at = format_lsn(diagnosis.position)
-    summary = f"nothing is lost: the lake is whole, and the slot still has all changes from {at} on"
-    return RecoverReport(
-        pipeline.name,
-        summary + _unmended_troubles(pipeline.file, pipeline.lake),
-        [],
-        carried_out=False,
-        lsn=at,
-    )
+    def _planned(self, diagnosis: Diagnosis, progress: Progressing) -> list[TableRepair]:
+        """What each table would get if it were done now."""
+        from slotlake.infra.copy.tables import published_tables
+        from slotlake.spark.read.point import ReadPoint
+
+        if diagnosis.needs("renew"):
+            broken = unreadable(diagnosis.damages)
+            if any(each.position is not None for each in diagnosis.damages):
+                return []  # the lake as it will be compared is not what readers see now
+            if unpublished(self._source):
+                return []  # of which rows, nobody can tell before the publication is made
+            tables = published_tables(self._pipeline)
+            with session_now(self._source.dsn) as connection:
+                comparisons = compare(
+                    connection,
+                    self._pipeline.for_comparing(ReadPoint.latest(self._lake)),
+                    tables,
+                    broken,
+                    progress,
+                    spared=lambda error: is_of_one_table(self._file, error),
+                )
+            return [each.repair for each in comparisons]
+        names = {name for each in diagnosis.findings if each.repair == "copy" for name in each.tables}
+        names -= {str(each.table) for each in diagnosis.damages if each.is_derived}  # made from their mirrors
+        absent = {str(each.table) for each in absent_mirrors(diagnosis.damages)}
+        repairs = [TableRepair(name, WHOLE, why="copied again in place") for name in sorted(names - absent)]
+        return repairs + [TableRepair(name, NEW, why="the catalog lacks it") for name in sorted(absent)]
+
+    def _with_commits_mended(self, diagnosis: Diagnosis) -> Diagnosis:
+        """Move the table `commits` back to where it was, and judge the others again by its newest row."""
+        from slotlake.spark.maintenance.integrity import repair_damage
+
+        if all(each.position is None for each in diagnosis.damages):
+            return diagnosis
+        repair_damage(self._lake, diagnosis.damages)
+        second = Judgement(self._pipeline).judge(files=True)
+        findings = {each.what: each for each in [*diagnosis.findings, *second.findings]}
+        return Diagnosis(second.position, list(findings.values()), [*diagnosis.damages, *second.damages])
+
+    def _carry_out(self, diagnosis: Diagnosis, progress: Progressing) -> list[TableRepair]:
+        """Mend what is wrong; return what each table got."""
+        from slotlake.infra.sync.modes import begin_modes
+        from slotlake.spark.maintenance.integrity import repair_damage
+        from slotlake.spark.maintenance.removal import drop_tables
+        from slotlake.spark.publish.rewind import rewind_tables
+
+        self._pipeline.stream.end()
+        if diagnosis.needs("renew"):
+            standing_puller.stop(self._file)
+        repair_damage(self._lake, diagnosis.damages)
+        rewind_tables(self._lake, self._pipeline.name)
+        if diagnosis.needs("pull"):
+            _rename_altered_batches(self._file, diagnosis.position)
+        derived = [each.table for each in diagnosis.damages if each.snapshot is None and each.is_derived]
+        if derived:
+            drop_tables(self._lake, self._pipeline.name, derived)
+        absent = set_absent_aside(self._pipeline, diagnosis.damages, every=True)
+        broken = unreadable(diagnosis.damages) - {
+            *derived,
+            *(d.table for d in absent_mirrors(diagnosis.damages)),
+        }
+        aside = {lake_table(self._lake.namespace, *name): name for name in tables_aside(self._lake)}
+        tables = self._copy_or_compare(diagnosis, broken - aside.keys(), progress)
+        damaged = {aside[table] for table in broken & aside.keys()}
+        tables += self._brought_back(absent, damaged, progress)
+        if derived:
+            begin_modes(self._pipeline, progress, all_or_none=True)
+        return tables
+
+    def _copy_or_compare(
+        self, diagnosis: Diagnosis, broken: Collection[LakeName], progress: Progressing
+    ) -> list[TableRepair]:
+        """Compare all tables at a new slot if one is needed; else copy those that cannot be read."""
+        from slotlake.infra.recover.copy import copy_again
+        from slotlake.infra.recover.renew import Renewal
+        from slotlake.infra.sync.joining_tables import JoiningTables
+
+        if diagnosis.needs("renew"):
+            salvage = _may_apply_waiting(diagnosis)
+            return SettingAside(self._pipeline).retry_without_troubled(
+                lambda: Renewal(self._pipeline).renew(broken, salvage=salvage, progress=progress),
+            )
+        if not broken:
+            return []
+        tables = copy_again(self._pipeline, broken, progress)
+        JoiningTables(self._pipeline).add_new_tables(progress)
+        return tables
+
+    def _brought_back(
+        self, absent: Collection[Name], damaged: Collection[Name], progress: Progressing
+    ) -> list[TableRepair]:
+        """Copy tables again that are set aside, as the catalog lacks them or they are damaged.
+
+        One that cannot be copied stays set aside.
+        """
+        from slotlake.infra.sync.resuming import TablesAside
+        from slotlake.spark.read.point import ReadPoint
+
+        names = {*absent, *damaged} & tables_aside(self._lake).keys()
+        if not names:
+            return []
+        brought = TablesAside(self._pipeline).bring_back(
+            names, progress, math.inf
+        )  # whoever recovers waits for all of them
+        BatchSteps(self._pipeline).confirm_position()
+        point, aside = ReadPoint.latest(self._lake), tables_aside(self._lake)
+        lacked = {postgres_name(*name) for name in absent}
+        repairs = [
+            TableRepair(table, NEW, point.count(table), why="the catalog lacked it")
+            if table in lacked
+            else TableRepair(table, WHOLE, point.count(table), why=WHY)
+            for table in brought
+        ]
+        return repairs + [
+            TableRepair(aside[name].source_name, LEFT, why=aside[name].reason)
+            for name in names
+            if name in aside
+        ]
 
 
 def _unmended_troubles(file: PipelineFile, lake: LakeSettings) -> str:
@@ -133,35 +259,6 @@ def _set_aside_tables(lake: LakeSettings) -> str:
         f"; but table {each.source_name} is set aside ({each.reason}): {with_resume(each.way_out)}"
         for each in tables_aside(lake).values()
     )
-
-
-def _planned(pipeline: OpenPipeline, diagnosis: Diagnosis, progress: Progressing) -> list[TableRepair]:
-    """What each table would get if it were done now."""
-    from slotlake.infra.copy.tables import published_tables
-    from slotlake.spark.read.point import ReadPoint
-
-    if diagnosis.needs("renew"):
-        broken = unreadable(diagnosis.damages)
-        if any(each.position is not None for each in diagnosis.damages):
-            return []  # the lake as it will be compared is not what readers see now
-        if unpublished(pipeline.source):
-            return []  # which tables, and which of their rows, nobody can tell before the publication is made
-        tables = published_tables(pipeline)
-        with session_now(pipeline.source.dsn) as connection:
-            comparisons = compare(
-                connection,
-                pipeline.for_comparing(ReadPoint.latest(pipeline.lake)),
-                tables,
-                broken,
-                progress,
-                spared=lambda error: is_of_one_table(pipeline.file, error),
-            )
-        return [each.repair for each in comparisons]
-    names = {name for each in diagnosis.findings if each.repair == "copy" for name in each.tables}
-    names -= {str(each.table) for each in diagnosis.damages if each.is_derived}  # made from their mirrors
-    absent = {str(each.table) for each in absent_mirrors(diagnosis.damages)}
-    repairs = [TableRepair(name, WHOLE, why="copied again in place") for name in sorted(names - absent)]
-    return repairs + [TableRepair(name, NEW, why="the catalog lacks it") for name in sorted(absent)]
 
 
 def unpublished(source: SourceSettings) -> list[str]:
@@ -261,94 +358,6 @@ def _loss_of(damage: Damage) -> str:
     if damage.snapshot is None and damage.is_derived:
         return f"the past in {damage.table}: it begins again with the rows that there are now"
     return f"what somebody else wrote into {damage.table}" if damage.kind == "written" else ""
-
-
-def _with_commits_mended(pipeline: OpenPipeline, diagnosis: Diagnosis) -> Diagnosis:
-    """Move the table `commits` back to where it was, and judge the others again by its newest row."""
-    from slotlake.spark.maintenance.integrity import repair_damage
-
-    if all(each.position is None for each in diagnosis.damages):
-        return diagnosis
-    repair_damage(pipeline.lake, diagnosis.damages)
-    second = judge(pipeline, files=True)
-    findings = {each.what: each for each in [*diagnosis.findings, *second.findings]}
-    return Diagnosis(second.position, list(findings.values()), [*diagnosis.damages, *second.damages])
-
-
-def _carry_out(pipeline: OpenPipeline, diagnosis: Diagnosis, progress: Progressing) -> list[TableRepair]:
-    """Mend what is wrong; return what each table got."""
-    from slotlake.infra.sync.modes import begin_modes
-    from slotlake.spark.maintenance.integrity import repair_damage
-    from slotlake.spark.maintenance.removal import drop_tables
-    from slotlake.spark.publish.rewind import rewind_tables
-
-    pipeline.stream.end()
-    if diagnosis.needs("renew"):
-        standing_puller.stop(pipeline.file)
-    repair_damage(pipeline.lake, diagnosis.damages)
-    rewind_tables(pipeline.lake, pipeline.name)
-    if diagnosis.needs("pull"):
-        _rename_altered_batches(pipeline.file, diagnosis.position)
-    derived = [each.table for each in diagnosis.damages if each.snapshot is None and each.is_derived]
-    if derived:
-        drop_tables(pipeline.lake, pipeline.name, derived)
-    absent = set_absent_aside(pipeline, diagnosis.damages, every=True)
-    broken = unreadable(diagnosis.damages) - {*derived, *(d.table for d in absent_mirrors(diagnosis.damages))}
-    aside = {lake_table(pipeline.lake.namespace, *name): name for name in tables_aside(pipeline.lake)}
-    tables = _copy_or_compare(pipeline, diagnosis, broken - aside.keys(), progress)
-    damaged = {aside[table] for table in broken & aside.keys()}
-    tables += _brought_back(pipeline, absent, damaged, progress)
-    if derived:
-        begin_modes(pipeline, progress, all_or_none=True)
-    return tables
-
-
-def _copy_or_compare(
-    pipeline: OpenPipeline, diagnosis: Diagnosis, broken: Collection[LakeName], progress: Progressing
-) -> list[TableRepair]:
-    """Compare all tables at a new slot if one is needed; else copy those that cannot be read."""
-    from slotlake.infra.recover.copy import copy_again
-    from slotlake.infra.recover.renew import renew
-    from slotlake.infra.sync.joining_tables import add_new_tables
-
-    if diagnosis.needs("renew"):
-        salvage = _may_apply_waiting(diagnosis)
-        return retry_without_troubled(
-            pipeline, lambda: renew(pipeline, broken, salvage=salvage, progress=progress)
-        )
-    if not broken:
-        return []
-    tables = copy_again(pipeline, broken, progress)
-    add_new_tables(pipeline, progress)
-    return tables
-
-
-def _brought_back(
-    pipeline: OpenPipeline, absent: Collection[Name], damaged: Collection[Name], progress: Progressing
-) -> list[TableRepair]:
-    """Copy tables again that are set aside, as the catalog lacks them or they are damaged.
-
-    One that cannot be copied stays set aside.
-    """
-    from slotlake.infra.sync.resuming import bring_back
-    from slotlake.spark.read.point import ReadPoint
-
-    names = {*absent, *damaged} & tables_aside(pipeline.lake).keys()
-    if not names:
-        return []
-    brought = bring_back(pipeline, names, progress, math.inf)  # whoever recovers waits for all of them
-    confirm_position(pipeline)
-    point, aside = ReadPoint.latest(pipeline.lake), tables_aside(pipeline.lake)
-    lacked = {postgres_name(*name) for name in absent}
-    repairs = [
-        TableRepair(table, NEW, point.count(table), why="the catalog lacked it")
-        if table in lacked
-        else TableRepair(table, WHOLE, point.count(table), why=WHY)
-        for table in brought
-    ]
-    return repairs + [
-        TableRepair(aside[name].source_name, LEFT, why=aside[name].reason) for name in names if name in aside
-    ]
 
 
 def _may_apply_waiting(diagnosis: Diagnosis) -> bool:

@@ -32,7 +32,7 @@ from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.slots.slot import ExportedSnapshot, create_slot
 from slotlake.infra.schema.examination import examine
 from slotlake.infra.schema.findings import Findings, sidecar_of, with_copy_reason
-from slotlake.infra.selection.aside import set_aside, setting_aside
+from slotlake.infra.selection.aside import SettingAside, setting_aside
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,132 +57,164 @@ class UnsettledError(SlotError):
     retryable = True
 
 
-def with_schema_changes(
-    pipeline: OpenPipeline, batch: Batch, snapshot: ExportedSnapshot | None, progress: Progressing
-) -> Batch:
-    """Find out what changed about the batch's tables, and write it to the batch's sidecar.
+class SchemaChanges:
+    """What the tables of a batch became meanwhile at the source, written to its sidecar."""
 
-    Args:
-        pipeline: the pipeline that pulled the batch.
-        batch: as pulled from the lake's position.
-        snapshot: the snapshot that the batch was pulled up to; None if it ends elsewhere.
-
-    Returns:
-        The batch; or another one from the same position that ends later, if a table must be copied.
-
-    Raises:
-        SlotError: a snapshot cannot be had because transactions stay open; they are named.
-        UnsettledError: a table that was published again must be copied, and ``snapshot`` waited for nobody.
-    """
-    from slotlake.spark.publish import sidecar
-
-    if not batch.empty and sidecar.place(batch.path).is_dir():
-        return batch
-    for _ in range(_DROPPED_MAX):
-        with suppress(VanishedError):  # the next look finds that it is not published
-            return _with_schema_changes(pipeline, batch, snapshot, progress)
-    return _with_schema_changes(pipeline, batch, snapshot, progress)
-
-
-def _with_schema_changes(
-    pipeline: OpenPipeline, batch: Batch, snapshot: ExportedSnapshot | None, progress: Progressing
-) -> Batch:
-    from slotlake.infra.schema.large_tables import without_large
-
-    findings = without_large(pipeline, examine(pipeline, batch, snapshot), compared=False)
-    if not findings.copies:
-        _write_findings(pipeline.file, pipeline.lake, batch, findings)
-        return batch
-    if snapshot is not None:
-        return _extended_to_copies(pipeline, batch, snapshot, progress)
-    return _extended_to_new_snapshot(pipeline, batch, findings, progress)
-
-
-def _extended_to_new_snapshot(
-    pipeline: OpenPipeline, batch: Batch, findings: Findings, progress: Progressing
-) -> Batch:
-    """The batch that ends at a snapshot made for the copies, by one that waits for nobody if that will do."""
-    from slotlake.infra.source.snapshots import nonblocking_snapshot
-
-    if not findings.republished:
-        with suppress(UnsettledError), nonblocking_snapshot(pipeline, progress) as snapshot:
-            if snapshot is not None:
-                return _extended_to_copies(pipeline, batch, snapshot, progress)
-    progress("waiting for a snapshot of the source", 0)
-    with create_slot(pipeline.source, temporary=True, wait_seconds=COPY_WAIT_SECONDS) as slot_snapshot:
-        return _extended_to_copies(pipeline, batch, slot_snapshot, progress)
-
-
-def _extended_to_copies(
-    pipeline: OpenPipeline, batch: Batch, snapshot: ExportedSnapshot, progress: Progressing
-) -> Batch:
-    """The batch that ends at the snapshot, with the copies of tables that are read there."""
-    from slotlake.infra.copy.tables import replace_content
-    from slotlake.infra.schema.promotion import widen
-    from slotlake.infra.source.pulling import pull_batch
-
-    if batch.end_lsn != snapshot.lsn or not (batch.empty or batch.path.is_dir()):
-        batch = pull_batch(pipeline, batch.start_lsn, snapshot.lsn, progress, whole=True)
-    reach("evolve.copying")
-    findings = _findings_at(pipeline, batch, snapshot, progress)
-    if batch.empty:
-        for table in findings.copies:
-            with setting_aside(pipeline):
-                replace_content(pipeline, table, snapshot, progress)
-        widen(pipeline, findings, snapshot)
-        _write_findings(pipeline.file, pipeline.lake, batch, findings)
-    elif findings.copies:
-        _write_copies(pipeline, batch, findings, snapshot, progress)
-    else:
-        _write_findings(pipeline.file, pipeline.lake, batch, findings)
-    return batch
-
-
-def _findings_at(
-    pipeline: OpenPipeline, batch: Batch, snapshot: ExportedSnapshot, progress: Progressing
-) -> Findings:
-    """The findings of a batch that ends at the snapshot, without copies that are needless or put off."""
-    from slotlake.infra.schema.large_tables import without_large
-    from slotlake.infra.schema.promotion import without_needless_copies
-
-    findings = without_large(pipeline, examine(pipeline, batch, snapshot), compared=False)
-    if findings.republished and not snapshot.settled:
-        raise UnsettledError(
-            "a table that was published again must be copied, and transactions of before may still be open"
+    def __init__(self, pipeline: OpenPipeline) -> None:
+        self._pipeline, self._file, self._lake, self._source = (
+            pipeline,
+            pipeline.file,
+            pipeline.lake,
+            pipeline.source,
         )
-    findings = without_needless_copies(pipeline, batch, findings, snapshot, progress)
-    return without_large(pipeline, findings, compared=True)
 
+    def with_schema_changes(
+        self, batch: Batch, snapshot: ExportedSnapshot | None, progress: Progressing
+    ) -> Batch:
+        """Find out what changed about the batch's tables, and write it to the batch's sidecar.
 
-def write_copies(
-    pipeline: OpenPipeline,
-    batch: Batch,
-    snapshot: ExportedSnapshot,
-    copies: Mapping[SourceTable, str],
-    progress: Progressing,
-    *,
-    examined: bool = True,
-) -> None:
-    """Write copies of chosen tables to the sidecar of a batch that ends where the snapshot is.
+        Args:
+            batch: as pulled from the lake's position.
+            snapshot: the snapshot that the batch was pulled up to; None if it ends elsewhere.
 
-    A table that changes under its copy is set aside instead.
+        Returns:
+            The batch; or another one from the same position that ends later, if a table must be copied.
 
-    Args:
-        pipeline: the pipeline that pulled the batch.
-        batch: a batch that starts at the lake's position and ends at the snapshot's LSN.
-        snapshot: the snapshot of the source under which the tables are read.
-        copies: the tables, and why each is copied.
-        examined: nothing else is to be found out about the batch; else tables that it needs are copied too.
+        Raises:
+            SlotError: a snapshot cannot be had because transactions stay open; they are named.
+            UnsettledError: a table published again must be copied, and ``snapshot`` waited for nobody.
+        """
+        from slotlake.spark.publish import sidecar
 
-    Raises:
-        VanishedError: a table was dropped while it was copied.
-    """
-    findings = Findings() if examined else examine(pipeline, batch, snapshot)
-    findings = replace(findings, copies={**findings.copies, **copies})
-    if findings.copies:
-        _write_copies(pipeline, batch, findings, snapshot, progress)
-    elif not examined:
-        _write_findings(pipeline.file, pipeline.lake, batch, findings)
+        if not batch.empty and sidecar.place(batch.path).is_dir():
+            return batch
+        for _ in range(_DROPPED_MAX):
+            with suppress(VanishedError):  # the next look finds that it is not published
+                return self._with_schema_changes(batch, snapshot, progress)
+        return self._with_schema_changes(batch, snapshot, progress)
+
+    def _with_schema_changes(
+        self, batch: Batch, snapshot: ExportedSnapshot | None, progress: Progressing
+    ) -> Batch:
+        from slotlake.infra.schema.large_tables import without_large
+
+        findings = without_large(self._pipeline, examine(self._pipeline, batch, snapshot), compared=False)
+        if not findings.copies:
+            _write_findings(self._file, self._lake, batch, findings)
+            return batch
+        if snapshot is not None:
+            return self._extended_to_copies(batch, snapshot, progress)
+        return self._extended_to_new_snapshot(batch, findings, progress)
+
+    def _extended_to_new_snapshot(self, batch: Batch, findings: Findings, progress: Progressing) -> Batch:
+        """The batch that ends at a snapshot made for the copies, which waits for nobody if that will do."""
+        from slotlake.infra.source.snapshots import nonblocking_snapshot
+
+        if not findings.republished:
+            with suppress(UnsettledError), nonblocking_snapshot(self._pipeline, progress) as snapshot:
+                if snapshot is not None:
+                    return self._extended_to_copies(batch, snapshot, progress)
+        progress("waiting for a snapshot of the source", 0)
+        with create_slot(self._source, temporary=True, wait_seconds=COPY_WAIT_SECONDS) as slot_snapshot:
+            return self._extended_to_copies(batch, slot_snapshot, progress)
+
+    def _extended_to_copies(self, batch: Batch, snapshot: ExportedSnapshot, progress: Progressing) -> Batch:
+        """The batch that ends at the snapshot, with the copies of tables that are read there."""
+        from slotlake.infra.copy.tables import replace_content
+        from slotlake.infra.schema.promotion import widen
+        from slotlake.infra.source.pulling import pull_batch
+
+        if batch.end_lsn != snapshot.lsn or not (batch.empty or batch.path.is_dir()):
+            batch = pull_batch(self._pipeline, batch.start_lsn, snapshot.lsn, progress, whole=True)
+        reach("evolve.copying")
+        findings = self._findings_at(batch, snapshot, progress)
+        if batch.empty:
+            for table in findings.copies:
+                with setting_aside(self._pipeline):
+                    replace_content(self._pipeline, table, snapshot, progress)
+            widen(self._pipeline, findings, snapshot)
+            _write_findings(self._file, self._lake, batch, findings)
+        elif findings.copies:
+            self._write_copies(batch, findings, snapshot, progress)
+        else:
+            _write_findings(self._file, self._lake, batch, findings)
+        return batch
+
+    def _findings_at(self, batch: Batch, snapshot: ExportedSnapshot, progress: Progressing) -> Findings:
+        """The findings of a batch that ends at the snapshot, without copies that are needless or put off."""
+        from slotlake.infra.schema.large_tables import without_large
+        from slotlake.infra.schema.promotion import without_needless_copies
+
+        findings = without_large(self._pipeline, examine(self._pipeline, batch, snapshot), compared=False)
+        if findings.republished and not snapshot.settled:
+            raise UnsettledError(
+                "a table published again must be copied, and transactions of before may still be open"
+            )
+        findings = without_needless_copies(self._pipeline, batch, findings, snapshot, progress)
+        return without_large(self._pipeline, findings, compared=True)
+
+    def write_copies(
+        self,
+        batch: Batch,
+        snapshot: ExportedSnapshot,
+        copies: Mapping[SourceTable, str],
+        progress: Progressing,
+        *,
+        examined: bool = True,
+    ) -> None:
+        """Write copies of chosen tables to the sidecar of a batch that ends where the snapshot is.
+
+        A table that changes under its copy is set aside instead.
+
+        Args:
+            batch: a batch that starts at the lake's position and ends at the snapshot's LSN.
+            snapshot: the snapshot of the source under which the tables are read.
+            copies: the tables, and why each is copied.
+            examined: all is known about the batch; else tables that it needs are copied too.
+
+        Raises:
+            VanishedError: a table was dropped while it was copied.
+        """
+        findings = Findings() if examined else examine(self._pipeline, batch, snapshot)
+        findings = replace(findings, copies={**findings.copies, **copies})
+        if findings.copies:
+            self._write_copies(batch, findings, snapshot, progress)
+        elif not examined:
+            _write_findings(self._file, self._lake, batch, findings)
+
+    def _write_copies(
+        self,
+        batch: Batch,
+        findings: Findings,
+        snapshot: ExportedSnapshot,
+        progress: Progressing,
+    ) -> None:
+        from slotlake.infra.copy.copying import Filling
+        from slotlake.infra.copy.described import Described
+        from slotlake.spark.publish import sidecar
+        from slotlake.spark.publish.shape import write_schemas
+
+        if findings.new_shapes:
+            write_schemas(self._lake, findings.new_shapes)
+        described = Described.at(self._pipeline, snapshot, list(findings.copies))
+        incoming, contents = sidecar.begin(batch.path), sidecar_of(self._file, findings)
+        shapes = _shapes_of_copies(described.schemas, findings, snapshot, contents)
+        described = replace(described, schemas=shapes)
+        reasons = {shape.source_name: findings.copies[table] for table, shape in shapes.items()}
+        place = _SidecarPlace(incoming, reasons)
+        _, states = Filling(self._pipeline).fill_tables(place, described, snapshot, progress, None)
+        states.forget()
+        remaining = described.remaining()
+        for table in findings.copies.keys() - remaining.keys() - described.errors.keys():
+            raise vanished_error(table.quoted)
+        for trouble in described.errors.values():
+            SettingAside(self._pipeline).set_aside(trouble)
+        reach("evolve.copied")
+        contents = replace(
+            contents, copies=tuple(place.copies[each.source_name] for each in remaining.values())
+        )
+        sidecar.finish(batch.path, incoming, contents)
+        reach("evolve.noted")
 
 
 def _write_findings(file: PipelineFile, lake: LakeSettings, batch: Batch, findings: Findings) -> None:
@@ -194,39 +226,6 @@ def _write_findings(file: PipelineFile, lake: LakeSettings, batch: Batch, findin
         write_schemas(lake, findings.new_shapes)
     if (findings.numbers or findings.unpublished or findings.promotions) and not batch.empty:
         sidecar.finish(batch.path, sidecar.begin(batch.path), sidecar_of(file, findings))
-
-
-def _write_copies(
-    pipeline: OpenPipeline,
-    batch: Batch,
-    findings: Findings,
-    snapshot: ExportedSnapshot,
-    progress: Progressing,
-) -> None:
-    from slotlake.infra.copy.copying import fill_tables
-    from slotlake.infra.copy.described import Described
-    from slotlake.spark.publish import sidecar
-    from slotlake.spark.publish.shape import write_schemas
-
-    if findings.new_shapes:
-        write_schemas(pipeline.lake, findings.new_shapes)
-    described = Described.at(pipeline, snapshot, list(findings.copies))
-    incoming, contents = sidecar.begin(batch.path), sidecar_of(pipeline.file, findings)
-    shapes = _shapes_of_copies(described.schemas, findings, snapshot, contents)
-    described = replace(described, schemas=shapes)
-    reasons = {shape.source_name: findings.copies[table] for table, shape in shapes.items()}
-    place = _SidecarPlace(incoming, reasons)
-    _, states = fill_tables(pipeline, place, described, snapshot, progress, None)
-    states.forget()
-    remaining = described.remaining()
-    for table in findings.copies.keys() - remaining.keys() - described.errors.keys():
-        raise vanished_error(table.quoted)
-    for trouble in described.errors.values():
-        set_aside(pipeline, trouble)
-    reach("evolve.copied")
-    contents = replace(contents, copies=tuple(place.copies[each.source_name] for each in remaining.values()))
-    sidecar.finish(batch.path, incoming, contents)
-    reach("evolve.noted")
 
 
 def _shapes_of_copies(

@@ -20,7 +20,7 @@ from slotlake.decoder.copy.parts import Part, plan_parts
 from slotlake.decoder.server.source import source_session
 from slotlake.infra.copy.forward import all_kinds_published, resumable
 from slotlake.infra.copy.joining_record import RECOPYING_FOLDER, JoiningRecord
-from slotlake.infra.selection.aside import record_aside, stops_all
+from slotlake.infra.selection.aside import SettingAside, stops_all
 from slotlake.infra.selection.tables import lake_schema
 from slotlake.spark.publish.lives import Event
 
@@ -117,9 +117,7 @@ def postpone_large(pipeline: OpenPipeline, copies: Mapping[SourceTable, str]) ->
     """
     postponed = large(pipeline, list(copies))
     if postponed:
-        record_aside(
-            pipeline,
-            {
+        SettingAside(pipeline).record_aside({
                 (table.schema, table.table): (
                     "again", f"{_WHAT}: {copies[table]}", f"table {table.quoted}", _WAY_OUT,
                 )

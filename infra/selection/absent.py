@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from slotlake.infra.selection.aside import record_aside, stops_all, tables_aside
+from slotlake.infra.selection.aside import SettingAside, stops_all, tables_aside
 from slotlake.spark.names import lake_table
 from slotlake.spark.publish.lives import Event
 
@@ -53,7 +53,7 @@ def set_absent_aside(pipeline: OpenPipeline, damages: Sequence[Damage], *, every
         n: ("absent", e.what, e.where, e.way_out) for n, e in sorted(errors.items()) if n not in known
     }
     if new:
-        record_aside(pipeline, new)
+        SettingAside(pipeline).record_aside(new)
     return sorted(errors)
 
 
@@ -89,7 +89,7 @@ def record_taken_away(pipeline: OpenPipeline, joining: Sequence[SourceTable]) ->
         if name in pins
     }
     if taken:
-        record_aside(pipeline, taken, Event.AGAIN)
+        SettingAside(pipeline).record_aside(taken, Event.AGAIN)
     return taken.keys()
 
 

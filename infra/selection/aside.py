@@ -59,27 +59,101 @@ def tables_aside(lake: LakeSettings) -> dict[Name, Aside]:
     return read(lake)
 
 
-def reasons(pipeline: OpenPipeline) -> dict[str, str]:
-    """Return, for reports, the tables that are set aside, as PostgreSQL writes them, and why."""
-    return {each.source_name: each.reason for each in tables_aside(pipeline.lake).values()}
+class SettingAside:
+    """The tables that an open pipeline sets aside, so that all others go on."""
 
+    def __init__(self, pipeline: OpenPipeline) -> None:
+        self._pipeline, self._file, self._lake = pipeline, pipeline.file, pipeline.lake
 
-def retry_without_troubled(pipeline: OpenPipeline, step: Callable[[], T]) -> T:
-    """Run a step, and repeat it without tables that cannot be followed, until it succeeds.
+    def reasons(self) -> dict[str, str]:
+        """Return, for reports, the tables that are set aside, as PostgreSQL writes them, and why."""
+        return {each.source_name: each.reason for each in tables_aside(self._lake).values()}
 
-    Raises:
-        SlotlakeError: something else than one table's error; or one that is to stop all.
-    """
-    while True:
-        try:
-            done = step()
-        except SlotlakeError as error:
-            if not set_aside(pipeline, error):
-                _note_stopped(pipeline.file, error)
-                raise
-        else:
-            forget_stopped(pipeline.file)
-            return done
+    def retry_without_troubled(self, step: Callable[[], T]) -> T:
+        """Run a step, and repeat it without tables that cannot be followed, until it succeeds.
+
+        Raises:
+            SlotlakeError: something else than one table's error; or one that is to stop all.
+        """
+        while True:
+            try:
+                done = step()
+            except SlotlakeError as error:
+                if not self.set_aside(error):
+                    _note_stopped(self._file, error)
+                    raise
+            else:
+                forget_stopped(self._file)
+                return done
+
+    def set_aside(self, error: SlotlakeError) -> bool:
+        """Set the table aside that an error names; return False if it names none, or is to stop all."""
+        if not is_of_one_table(self._file, error) or error.table is None:
+            return False
+        if error.table in tables_aside(self._lake):
+            return False
+        cause = _cause(error)
+        way_out = _CHANGED if cause == "changed" else error.way_out
+        self.record_aside({error.table: (cause, error.what, error.where, way_out)})
+        return True
+
+    def set_aside_unreadable(self, batch: Batch) -> None:
+        """Set the tables aside of which a batch has a value that could not be read.
+
+        Raises:
+            ProtocolError: such a table is to stop all; the batch is removed.
+        """
+        from slotlake.spark.read.point import ReadPoint
+
+        if not batch.unreadable:
+            return
+        followed = {(table.schema, table.table) for table in ReadPoint.latest(self._lake).followed()}
+        unreadable = {name: error for name, error in batch.unreadable.items() if name in followed}
+        for name, (what, where) in unreadable.items():
+            if stops_all(self._file, name):
+                shutil.rmtree(batch.path, ignore_errors=True)
+                error = ProtocolError(what, where=where).of(*name)
+                error.way_out = _UNREADABLE_STOPS
+                raise error
+        if unreadable:
+            self.record_aside(
+                {n: ("value", what, where, _UNREADABLE) for n, (what, where) in unreadable.items()}
+            )
+
+    def pass_over(self, batch: Batch) -> None:
+        """Write to a waiting batch's sidecar that tables which are set aside are passed over in it."""
+        from slotlake.spark.publish import sidecar
+
+        names = {(relation.schema, relation.table) for relation in batch.relations if relation.rows}
+        names |= {(copy.schema.schema, copy.schema.table) for copy in sidecar.read(batch).copies}
+        passed_over = names & tables_aside(self._lake).keys()
+        if passed_over and batch.start_lsn == self._pipeline.position():
+            sidecar.pass_over(batch, {postgres_name(*name) for name in passed_over})
+
+    def record_aside(
+        self,
+        reasons: Mapping[Name, tuple[Cause, str, str, str]],
+        event: Event = Event.TROUBLED,
+    ) -> None:
+        """Record tables as set aside at the lake's position.
+
+        Args:
+            reasons: schema and name → the cause; what is wrong, where, and the way out.
+            event: what happens to them.
+        """
+        from slotlake.spark.publish.aside import Aside
+        from slotlake.spark.publish.aside_write import write
+        from slotlake.spark.read.point import ReadPoint
+
+        position = self._pipeline.position()
+        mirrors = {(table.schema, table.table) for table in ReadPoint.latest(self._lake).tables()}
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        entries = [
+            Aside(*name, position if name in mirrors else None, now, cause, what, where, way_out)
+            for name, (cause, what, where, way_out) in reasons.items()
+        ]
+        write(self._lake, self._pipeline.name, entries, event)
+        reach("aside.written")
 
 
 def stopped_by(file: PipelineFile) -> str | None:
@@ -113,20 +187,8 @@ def setting_aside(pipeline: OpenPipeline) -> Iterator[None]:
     try:
         yield
     except SlotlakeError as error:
-        if not set_aside(pipeline, error):
+        if not SettingAside(pipeline).set_aside(error):
             raise
-
-
-def set_aside(pipeline: OpenPipeline, error: SlotlakeError) -> bool:
-    """Set the table aside that an error names; return False if it names none, or is to stop all."""
-    if not is_of_one_table(pipeline.file, error) or error.table is None:
-        return False
-    if error.table in tables_aside(pipeline.lake):
-        return False
-    cause = _cause(error)
-    way_out = _CHANGED if cause == "changed" else error.way_out
-    record_aside(pipeline, {error.table: (cause, error.what, error.where, way_out)})
-    return True
 
 
 def is_of_one_table(file: PipelineFile, error: SlotlakeError) -> bool:
@@ -154,30 +216,6 @@ def stops_all(file: PipelineFile, table: Name) -> bool:
     """Return whether the pipeline file wants this table's errors to stop all."""
     own = {parse_postgres_name(name): section.on_trouble for name, section in file.tables.items()}
     return (own.get(table) or file.on_trouble) == "stop"
-
-
-def set_aside_unreadable(pipeline: OpenPipeline, batch: Batch) -> None:
-    """Set the tables aside of which a batch has a value that could not be read.
-
-    Raises:
-        ProtocolError: such a table is to stop all; the batch is removed.
-    """
-    from slotlake.spark.read.point import ReadPoint
-
-    if not batch.unreadable:
-        return
-    followed = {(table.schema, table.table) for table in ReadPoint.latest(pipeline.lake).followed()}
-    unreadable = {name: error for name, error in batch.unreadable.items() if name in followed}
-    for name, (what, where) in unreadable.items():
-        if stops_all(pipeline.file, name):
-            shutil.rmtree(batch.path, ignore_errors=True)
-            error = ProtocolError(what, where=where).of(*name)
-            error.way_out = _UNREADABLE_STOPS
-            raise error
-    if unreadable:
-        record_aside(
-            pipeline, {n: ("value", what, where, _UNREADABLE) for n, (what, where) in unreadable.items()}
-        )
 
 
 def with_resume(way_out: str) -> str:
@@ -211,17 +249,6 @@ def require_columns(tables: Sequence[SourceTable]) -> None:
             ).of(table.schema, table.table)
 
 
-def pass_over(pipeline: OpenPipeline, batch: Batch) -> None:
-    """Write to a waiting batch's sidecar that tables which are set aside are passed over in it."""
-    from slotlake.spark.publish import sidecar
-
-    names = {(relation.schema, relation.table) for relation in batch.relations if relation.rows}
-    names |= {(copy.schema.schema, copy.schema.table) for copy in sidecar.read(batch).copies}
-    passed_over = names & tables_aside(pipeline.lake).keys()
-    if passed_over and batch.start_lsn == pipeline.position():
-        sidecar.pass_over(batch, {postgres_name(*name) for name in passed_over})
-
-
 def _cause(error: SlotlakeError) -> Cause:
     if isinstance(error, ApplyError):
         return "on_conflict" if error.choice == "on_conflict" else "on_lossy" if error.choice else "change"
@@ -230,29 +257,3 @@ def _cause(error: SlotlakeError) -> Cause:
     if isinstance(error, ChangedMeanwhileError):
         return "changed"
     return "source" if isinstance(error, SourceError) else "copy"
-
-
-def record_aside(
-    pipeline: OpenPipeline,
-    reasons: Mapping[Name, tuple[Cause, str, str, str]],
-    event: Event = Event.TROUBLED,
-) -> None:
-    """Record tables as set aside at the lake's position.
-
-    Args:
-        reasons: schema and name → the cause; what is wrong, where, and the way out.
-        event: what happens to them.
-    """
-    from slotlake.spark.publish.aside import Aside
-    from slotlake.spark.publish.aside_write import write
-    from slotlake.spark.read.point import ReadPoint
-
-    position = pipeline.position()
-    mirrors = {(table.schema, table.table) for table in ReadPoint.latest(pipeline.lake).tables()}
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    entries = [
-        Aside(*name, position if name in mirrors else None, now, cause, what, where, way_out)
-        for name, (cause, what, where, way_out) in reasons.items()
-    ]
-    write(pipeline.lake, pipeline.name, entries, event)
-    reach("aside.written")

@@ -53,7 +53,11 @@ def with_lives(
     """
     mirrors = {} if point is None else point.all_mirrors.by_source_name
     # A lake of an earlier version does not name what joins; the state folder does.
-    known = {name: life for name, life in joining_tables.lives(pipeline).items() if name not in mirrors}
+    known = {
+        name: life
+        for name, life in joining_tables.JoiningTables(pipeline).lives().items()
+        if name not in mirrors
+    }
     known |= {} if point is None else point.lives
 
     def shown(name: tuple[str, str]) -> Life:

@@ -41,7 +41,7 @@ from slotlake.infra.selection.types import texts_of_numerics
 from slotlake.infra.source.own_slot import require_own_slot_name
 from slotlake.infra.status.room import needed_bytes, size
 from slotlake.infra.status.spark_check import check_spark
-from slotlake.infra.sync.findings import WAY_OUT, is_upgraded, quick_findings
+from slotlake.infra.sync.findings import WAY_OUT, Judgement
 from slotlake.infra.sync.gates import suites_read
 
 Result = Literal["ok", "warning", "error", "not checked"]
@@ -256,7 +256,7 @@ def _state_folder(look: _Look) -> str:
 def _slot(look: _Look) -> str:
     pipeline, name = look.pipeline, look.pipeline.source.slot
     with source_session(look.dsn, "looking at the slot") as connection:
-        if look.position is not None and is_upgraded(pipeline, look.position):
+        if look.position is not None and Judgement(pipeline).is_upgraded(look.position):
             return f"{name} was kept by pg_upgrade, and the next sync goes on with it"
         if look.initialised:
             require_own_slot_name(pipeline.file, pipeline.source)
@@ -354,7 +354,7 @@ def _lake(look: _Look) -> str:
             catalog.require_room_for_views()
     if not look.initialised:
         return "the namespace has no tables of this pipeline"
-    for finding in quick_findings(look.pipeline):
+    for finding in Judgement(look.pipeline).quick_findings():
         look.checks.add("lake", "error", finding.what, WAY_OUT)
     for aside in tables_aside(look.pipeline.lake).values():
         what = f"table {aside.source_name} is set aside: {aside.reason}"

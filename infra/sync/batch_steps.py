@@ -22,12 +22,12 @@ from slotlake.decoder.slots.confirm import confirm
 from slotlake.infra.config.conflicts import on_conflict
 from slotlake.infra.reports import ApplyReport, ConfirmReport, PublishReport, PullReport
 from slotlake.infra.selection import derived_gone
-from slotlake.infra.selection.aside import pass_over, reasons, retry_without_troubled, stops_all
+from slotlake.infra.selection.aside import SettingAside, stops_all
 from slotlake.infra.selection.types import on_lossy
 from slotlake.infra.source import standing_puller
 from slotlake.infra.state import batch_notes as journal
 from slotlake.infra.state.notes import STAGED, StateFile
-from slotlake.infra.sync.findings import require_whole
+from slotlake.infra.sync.findings import Judgement
 from slotlake.infra.sync.gates import require_gates
 from slotlake.spark.names import LakeName, parse_postgres_name, postgres_name
 
@@ -101,27 +101,181 @@ class Totals:
             counts_so_far.update({kind: counts_so_far.get(kind, 0) + count for kind, count in counts.items()})
 
 
-def apply_and_publish(
-    pipeline: OpenPipeline, pulled: PullReport, totals: Totals, progress: Progressing
-) -> None:
-    """Apply and publish a pulled batch, if there is one, and confirm the lake's position.
+class BatchSteps:
+    """The steps of a batch that was pulled."""
 
-    Args:
-        pulled: the report of the pull; its ``batch`` is None if nothing was new.
-        totals: the counts of the run, to which those of this batch are added.
-        progress: called with a line for each step.
-    """
-    totals.pulled(pulled)
-    if pulled.batch is not None:
-        with totals.timed("apply"):
-            progress("apply", 0)
-            totals.applied(apply_named(pipeline, pulled.batch, judged=True))
-        with totals.timed("publish"):
-            progress("publish", 0)
-            totals.warnings += publish_named(pipeline, pulled.batch).warnings
-        totals.published(pulled)
-    with totals.timed("confirm"):
-        confirm_position(pipeline)
+    def __init__(self, pipeline: OpenPipeline) -> None:
+        self._pipeline, self._file, self._lake, self._source = (
+            pipeline,
+            pipeline.file,
+            pipeline.lake,
+            pipeline.source,
+        )
+
+    def apply_and_publish(self, pulled: PullReport, totals: Totals, progress: Progressing) -> None:
+        """Apply and publish a pulled batch, if there is one, and confirm the lake's position.
+
+        Args:
+            pulled: the report of the pull; its ``batch`` is None if nothing was new.
+            totals: the counts of the run, to which those of this batch are added.
+            progress: called with a line for each step.
+        """
+        totals.pulled(pulled)
+        if pulled.batch is not None:
+            with totals.timed("apply"):
+                progress("apply", 0)
+                totals.applied(self.apply_named(pulled.batch, judged=True))
+            with totals.timed("publish"):
+                progress("publish", 0)
+                totals.warnings += self.publish_named(pulled.batch).warnings
+            totals.published(pulled)
+        with totals.timed("confirm"):
+            self.confirm_position()
+
+    def apply_named(self, name: str, *, judged: bool = False) -> ApplyReport:
+        """Stage a batch, after checking that it is what its manifest says.
+
+        Args:
+            judged: the lake's tables have been looked at.
+        """
+        started = time.monotonic()
+        self._pipeline.save_changelog()  # what is applied can be had on every machine
+        batch = batch_named(self._file, name)
+        batch.verify()
+        if not judged:
+            Judgement(self._pipeline).require_whole()
+        elif (touched := _touched_since(self._lake, batch)) is not None:
+            Judgement(self._pipeline).require_whole(only=touched)
+        applied = SettingAside(self._pipeline).retry_without_troubled(lambda: self._staged(batch))
+        _note_staged(self._file, self._lake.namespace, batch, applied)
+        _note_gone_before(self._file, self._lake, applied)
+        conflicts = {
+            table.source_table: table.conflicts.counts for table in applied.tables.values() if table.conflicts
+        }
+        seconds = time.monotonic() - started
+        if not applied.already_published:
+            journal.note_applied(self._file.state_dir, batch, seconds, conflicts)
+        return ApplyReport(
+            batch=name,
+            already_published=applied.already_published,
+            tables={table.source_table: table.changes for table in applied.tables.values()},
+            conflicts=conflicts,
+            set_aside=SettingAside(self._pipeline).reasons(),
+            seconds=seconds,
+        )
+
+    def _staged(self, batch: Batch) -> Applied:
+        from slotlake.spark.apply.lossy import refuse_lossy_batch
+        from slotlake.spark.apply.stage import apply_batch
+        from slotlake.spark.java import JavaEndedError
+        from slotlake.spark.publish import sidecar
+
+        SettingAside(self._pipeline).pass_over(batch)
+        contents = sidecar.read(batch)
+        refuse_lossy_batch(self._lake, batch, on_lossy(self._file), contents)
+        inputs = self._lake, batch, self._pipeline.name, on_conflict(self._file), contents
+        try:
+            return apply_batch(self._pipeline.engine, *inputs)
+        except JavaEndedError as error:
+            _log.warning(
+                "%s; another one stages the tables one by one", error.what, extra={"batch": batch.name}
+            )
+        try:
+            return apply_batch(self._pipeline.engine, *inputs, together=False)
+        except JavaEndedError as error:
+            raise error.lasting() from error
+
+    def publish_named(self, name: str) -> PublishReport:
+        """Publish a staged batch."""
+        started = time.monotonic()
+        batch = batch_named(self._file, name)
+        published, warnings = SettingAside(self._pipeline).retry_without_troubled(
+            lambda: self._published_surely(batch)
+        )
+        if not published.already:
+            journal.note_published(self._file.state_dir, batch, time.monotonic() - started)
+        return PublishReport(
+            batch=name,
+            lsn=format_lsn(published.position),
+            already_published=published.already,
+            tables=dict(published.snapshots),
+            seconds=time.monotonic() - started,
+            warnings=warnings,
+        )
+
+    def _published_surely(self, batch: Batch) -> tuple[Published, list[str]]:
+        """Publish a batch; stage it again first if a killed run's last statement has written there meanwhile.
+
+        A Connect server carries on with it when its client is gone.  Each killed run has but one such
+        statement for each table.
+        """
+        from slotlake.spark.publish.swap import StagedOverError
+
+        for _ in range(_STAGED_AGAIN_MAX):
+            try:
+                return self._published(batch)
+            except StagedOverError as error:
+                _log.warning("%s; staging it again", error.what, extra={"batch": batch.name})
+                self.apply_named(batch.name)
+        return self._published(batch)
+
+    def _published(self, batch: Batch) -> tuple[Published, list[str]]:
+        """Publish a batch; return what to warn of, too: derived tables without which it was done."""
+        from slotlake.spark.publish import sidecar
+        from slotlake.spark.publish.publication import DerivedGoneError, publish_batch
+
+        SettingAside(self._pipeline).pass_over(batch)  # a table may have been set aside since it was applied
+        if self._pipeline.position() < batch.end_lsn:
+            require_gates(self._pipeline, batch)
+        staged, contents = _tables_staged(self._file, batch), sidecar.read(batch)
+        try:
+            return publish_batch(self._lake, batch, self._pipeline.name, contents, staged), []
+        except DerivedGoneError as error:
+            if any(stops_all(self._file, staged[name]) for name in error.gone):
+                raise
+            gone = error.gone
+        derived_gone.note_dropped(
+            self._file, self._lake.namespace, gone
+        )  # before it is published: that takes them out of `commits`
+        remaining = {name: source for name, source in staged.items() if name not in gone}
+        published = publish_batch(self._lake, batch, self._pipeline.name, contents, remaining)
+        return published, [str(alarm) for alarm in derived_gone.gone_alarms(self._file, self._lake.namespace)]
+
+    def confirm_position(self, batch: str | None = None) -> ConfirmReport:
+        """Confirm the lake's position to the server, then remove batches that are old enough.
+
+        Args:
+            batch: that was published, if another process may have done that.
+        """
+        started = time.monotonic()
+        position = self._pipeline.position()
+        self._pipeline.save_changelog()  # the server does not send again what is confirmed
+        confirmed = "stream" in vars(self._pipeline) and self._pipeline.stream.confirm(position)
+        if not (confirmed or standing_puller.confirm(self._file, position)):
+            confirm(self._source, position)
+        journal.note_confirmed(self._file.state_dir, time.monotonic() - started, batch)
+        self._forget_old_batches(position)
+        return ConfirmReport(self._source.slot, format_lsn(position))
+
+    def _forget_old_batches(self, position: int) -> None:
+        """Remove archived batches that are published and older than the pipeline file keeps them."""
+        from slotlake.spark.publish import sidecar
+
+        oldest = time.time() - self._file.changelog.keep_days * 86400
+        old = [
+            path
+            for path in batches(self._file.changelog_dir)
+            if (positions := batch_positions(path.name)) is not None
+            and positions[1] <= position
+            and path.stat().st_mtime < oldest
+        ]
+        for path in old:
+            shutil.rmtree(path, ignore_errors=True)
+            shutil.rmtree(sidecar.place(path), ignore_errors=True)
+        if (
+            old and self._pipeline.stored is not None
+        ):  # once in a while, not after every batch: it lists them all
+            self._pipeline.stored.forget_older(position, oldest)
 
 
 def batch_named(file: PipelineFile, name: str) -> Batch:
@@ -141,39 +295,6 @@ def batch_named(file: PipelineFile, name: str) -> Batch:
     return Batch.open(path)
 
 
-def apply_named(pipeline: OpenPipeline, name: str, *, judged: bool = False) -> ApplyReport:
-    """Stage a batch, after checking that it is what its manifest says.
-
-    Args:
-        judged: the lake's tables have been looked at.
-    """
-    started = time.monotonic()
-    pipeline.save_changelog()  # what is applied can be had on every machine
-    batch = batch_named(pipeline.file, name)
-    batch.verify()
-    if not judged:
-        require_whole(pipeline)
-    elif (touched := _touched_since(pipeline.lake, batch)) is not None:
-        require_whole(pipeline, only=touched)
-    applied = retry_without_troubled(pipeline, lambda: _staged(pipeline, batch))
-    _note_staged(pipeline.file, pipeline.lake.namespace, batch, applied)
-    _note_gone_before(pipeline.file, pipeline.lake, applied)
-    conflicts = {
-        table.source_table: table.conflicts.counts for table in applied.tables.values() if table.conflicts
-    }
-    seconds = time.monotonic() - started
-    if not applied.already_published:
-        journal.note_applied(pipeline.file.state_dir, batch, seconds, conflicts)
-    return ApplyReport(
-        batch=name,
-        already_published=applied.already_published,
-        tables={table.source_table: table.changes for table in applied.tables.values()},
-        conflicts=conflicts,
-        set_aside=reasons(pipeline),
-        seconds=seconds,
-    )
-
-
 def _touched_since(lake: LakeSettings, batch: Batch) -> list[LakeName] | None:
     """The tables of a batch, if the judgement may rest on an earlier look at them; else None."""
     from slotlake.spark.catalog.looks import Looks
@@ -184,85 +305,6 @@ def _touched_since(lake: LakeSettings, batch: Batch) -> list[LakeName] | None:
     if not lake.memory.of(Looks).is_in_use:
         return None
     return with_derived_names(touched_tables(lake, batch, sidecar.read(batch)))
-
-
-def _staged(pipeline: OpenPipeline, batch: Batch) -> Applied:
-    from slotlake.spark.apply.lossy import refuse_lossy_batch
-    from slotlake.spark.apply.stage import apply_batch
-    from slotlake.spark.java import JavaEndedError
-    from slotlake.spark.publish import sidecar
-
-    pass_over(pipeline, batch)
-    contents = sidecar.read(batch)
-    refuse_lossy_batch(pipeline.lake, batch, on_lossy(pipeline.file), contents)
-    inputs = pipeline.lake, batch, pipeline.name, on_conflict(pipeline.file), contents
-    try:
-        return apply_batch(pipeline.engine, *inputs)
-    except JavaEndedError as error:
-        _log.warning("%s; another one stages the tables one by one", error.what, extra={"batch": batch.name})
-    try:
-        return apply_batch(pipeline.engine, *inputs, together=False)
-    except JavaEndedError as error:
-        raise error.lasting() from error
-
-
-def publish_named(pipeline: OpenPipeline, name: str) -> PublishReport:
-    """Publish a staged batch."""
-    started = time.monotonic()
-    batch = batch_named(pipeline.file, name)
-    published, warnings = retry_without_troubled(pipeline, lambda: _published_surely(pipeline, batch))
-    if not published.already:
-        journal.note_published(pipeline.file.state_dir, batch, time.monotonic() - started)
-    return PublishReport(
-        batch=name,
-        lsn=format_lsn(published.position),
-        already_published=published.already,
-        tables=dict(published.snapshots),
-        seconds=time.monotonic() - started,
-        warnings=warnings,
-    )
-
-
-def _published_surely(pipeline: OpenPipeline, batch: Batch) -> tuple[Published, list[str]]:
-    """Publish a batch, and stage it again first if a killed run's last statement has written there meanwhile.
-
-    A Connect server carries on with it when its client is gone.  Each killed run has but one such statement
-    for each table.
-    """
-    from slotlake.spark.publish.swap import StagedOverError
-
-    for _ in range(_STAGED_AGAIN_MAX):
-        try:
-            return _published(pipeline, batch)
-        except StagedOverError as error:
-            _log.warning("%s; staging it again", error.what, extra={"batch": batch.name})
-            apply_named(pipeline, batch.name)
-    return _published(pipeline, batch)
-
-
-def _published(pipeline: OpenPipeline, batch: Batch) -> tuple[Published, list[str]]:
-    """Publish a batch; return what to warn of, too: derived tables without which it was done."""
-    from slotlake.spark.publish import sidecar
-    from slotlake.spark.publish.publication import DerivedGoneError, publish_batch
-
-    pass_over(pipeline, batch)  # a table may have been set aside since it was applied
-    if pipeline.position() < batch.end_lsn:
-        require_gates(pipeline, batch)
-    staged, contents = _tables_staged(pipeline.file, batch), sidecar.read(batch)
-    try:
-        return publish_batch(pipeline.lake, batch, pipeline.name, contents, staged), []
-    except DerivedGoneError as error:
-        if any(stops_all(pipeline.file, staged[name]) for name in error.gone):
-            raise
-        gone = error.gone
-    derived_gone.note_dropped(
-        pipeline.file, pipeline.lake.namespace, gone
-    )  # before it is published: that takes them out of `commits`
-    remaining = {name: source for name, source in staged.items() if name not in gone}
-    published = publish_batch(pipeline.lake, batch, pipeline.name, contents, remaining)
-    return published, [
-        str(alarm) for alarm in derived_gone.gone_alarms(pipeline.file, pipeline.lake.namespace)
-    ]
 
 
 def _staged_note(file: PipelineFile) -> StateFile:
@@ -306,39 +348,3 @@ def _tables_staged(file: PipelineFile, batch: Batch) -> dict[LakeName, tuple[str
     if (note.get("batch"), note.get("digest")) != (batch.name, batch.digest):
         return {}
     return {LakeName.parse(table): parse_postgres_name(name) for table, name in note["tables"].items()}
-
-
-def confirm_position(pipeline: OpenPipeline, batch: str | None = None) -> ConfirmReport:
-    """Confirm the lake's position to the server, then remove batches that are old enough.
-
-    Args:
-        batch: that was published, if another process may have done that.
-    """
-    started = time.monotonic()
-    position = pipeline.position()
-    pipeline.save_changelog()  # the server does not send again what is confirmed
-    confirmed = "stream" in vars(pipeline) and pipeline.stream.confirm(position)
-    if not (confirmed or standing_puller.confirm(pipeline.file, position)):
-        confirm(pipeline.source, position)
-    journal.note_confirmed(pipeline.file.state_dir, time.monotonic() - started, batch)
-    _forget_old_batches(pipeline, position)
-    return ConfirmReport(pipeline.source.slot, format_lsn(position))
-
-
-def _forget_old_batches(pipeline: OpenPipeline, position: int) -> None:
-    """Remove archived batches that are published and older than the pipeline file keeps them."""
-    from slotlake.spark.publish import sidecar
-
-    oldest = time.time() - pipeline.file.changelog.keep_days * 86400
-    old = [
-        path
-        for path in batches(pipeline.file.changelog_dir)
-        if (positions := batch_positions(path.name)) is not None
-        and positions[1] <= position
-        and path.stat().st_mtime < oldest
-    ]
-    for path in old:
-        shutil.rmtree(path, ignore_errors=True)
-        shutil.rmtree(sidecar.place(path), ignore_errors=True)
-    if old and pipeline.stored is not None:  # once in a while, not after every batch: it lists them all
-        pipeline.stored.forget_older(position, oldest)

@@ -17,7 +17,7 @@ from slotlake.decoder.server.position import source_position
 from slotlake.decoder.server.reuse import sessions_go_on
 from slotlake.infra.reports import PullReport, SyncReport, TableCompacted
 from slotlake.infra.selection import known_tables
-from slotlake.infra.selection.aside import retry_without_troubled, tables_aside
+from slotlake.infra.selection.aside import SettingAside, tables_aside
 from slotlake.infra.selection.derived_gone import gone_warnings
 from slotlake.infra.selection.pending import noted_pending
 from slotlake.infra.selection.readers import reader_warnings
@@ -26,14 +26,14 @@ from slotlake.infra.source.fingerprints import ask_ahead
 from slotlake.infra.source.wal_notes import note_source_position
 from slotlake.infra.state.batch_notes import note_pulled
 from slotlake.infra.state.events import note_copies
-from slotlake.infra.sync.at_lsn import next_batch, pull_report, require_fit
-from slotlake.infra.sync.batch_steps import Totals, apply_and_publish
-from slotlake.infra.sync.compaction import SECONDS_MAX, compact, lake_names
-from slotlake.infra.sync.joining_tables import JoiningTables, add_new_tables
+from slotlake.infra.sync.at_lsn import Advance, pull_report
+from slotlake.infra.sync.batch_steps import BatchSteps, Totals
+from slotlake.infra.sync.compaction import SECONDS_MAX, Compaction
+from slotlake.infra.sync.joining_tables import JoiningTables
 from slotlake.infra.sync.modes import begin_modes
 from slotlake.infra.sync.recopying import RecopiedTables, reasons
 from slotlake.infra.sync.refill import fill_added_columns
-from slotlake.infra.sync.resuming import bring_back
+from slotlake.infra.sync.resuming import TablesAside
 
 if TYPE_CHECKING:
     from slotlake.infra.opened.open_pipeline import OpenPipeline
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 def pull_next(pipeline: OpenPipeline, progress: Progressing) -> PullReport:
     """Return the batch from the lake's position up to the source's of now; pulled, or found on disk."""
     aside = tables_aside(pipeline.lake).keys()
-    report = retry_without_troubled(pipeline, lambda: _pull_next(pipeline, aside, progress))
+    report = SettingAside(pipeline).retry_without_troubled(lambda: _pull_next(pipeline, aside, progress))
     warnings = [*report.warnings, *gone_warnings(pipeline.file, pipeline.lake.namespace)]
     return replace(report, set_aside=reasons(pipeline), warnings=warnings)
 
@@ -57,19 +57,19 @@ def _pull_next(pipeline: OpenPipeline, aside: Collection[Name], progress: Progre
         aside: schema and name of tables that may be followed again.
     """
     started = time.monotonic()
-    require_fit(pipeline, at_snapshot=False)
+    Advance(pipeline).require_fit(at_snapshot=False)
     refuse_changed(pipeline)
     _bring_views(pipeline.lake)
-    joined = add_new_tables(pipeline, progress)
+    joined = JoiningTables(pipeline).add_new_tables(progress)
     added = joined.tables
     joining = JoiningTables(pipeline).progress_by_table()
     RecopiedTables(pipeline).give_up_stale(progress)
-    resumed = bring_back(pipeline, aside, progress, pipeline.file.source.copy_seconds_per_sync)
+    resumed = TablesAside(pipeline).bring_back(aside, progress, pipeline.file.source.copy_seconds_per_sync)
     known_tables.write_note(pipeline.file.state_dir, pipeline.lake, added)
     begin_modes(pipeline, progress)
     fill_added_columns(pipeline, progress)
     position = pipeline.position()  # any of these may have moved the lake on
-    batch = next_batch(pipeline, position, None, None, progress)
+    batch = Advance(pipeline).next_batch(position, None, None, progress)
     report = pull_report(batch, position, started)
     note_pulled(pipeline.file.state_dir, report.batch, report.seconds)
     note_copies(pipeline.file.state_dir, [*added, *resumed])
@@ -119,7 +119,9 @@ def catch_up(
     if totals.last is not None:
         fill_added_columns(pipeline, progress)
     with totals.timed("compact"):
-        compacted = compact(pipeline, lake_names(pipeline, totals.tables), progress, compact_seconds)
+        compacted = Compaction(pipeline).compact(
+            Compaction(pipeline).lake_names(totals.tables), progress, compact_seconds
+        )
     report = _report(pipeline, totals, pulls, first_position, compacted)
     return replace(report, seconds=time.monotonic() - started)
 
@@ -127,7 +129,7 @@ def catch_up(
 def _pull_and_bring_in(pipeline: OpenPipeline, totals: Totals, progress: Progressing) -> PullReport:
     with totals.timed("pull"):
         pulled = pull_next(pipeline, progress)
-    apply_and_publish(pipeline, pulled, totals, progress)
+    BatchSteps(pipeline).apply_and_publish(pulled, totals, progress)
     return pulled
 
 

@@ -16,7 +16,7 @@ from slotlake.decoder.errors import ChangeLogError, SlotlakeError
 from slotlake.infra.progress import Progressing, silent
 from slotlake.infra.reports import ConfirmReport, TableCompacted
 from slotlake.infra.selection.aside import tables_aside
-from slotlake.infra.sync.batch_steps import batch_named, confirm_position
+from slotlake.infra.sync.batch_steps import BatchSteps, batch_named
 from slotlake.spark.names import lake_table, parse_postgres_name
 
 if TYPE_CHECKING:
@@ -28,19 +28,83 @@ if TYPE_CHECKING:
 SECONDS_MAX = 5.0
 
 
-def lake_names(pipeline: OpenPipeline, tables: Iterable[str]) -> set[LakeName]:
-    """Return the lake's names of source tables."""
-    return {lake_table(pipeline.lake.namespace, *parse_postgres_name(table)) for table in tables}
+class Compaction:
+    """The small files of the tables that a batch changed."""
 
+    def __init__(self, pipeline: OpenPipeline) -> None:
+        self._pipeline, self._file, self._lake = pipeline, pipeline.file, pipeline.lake
 
-def confirm_and_compact(pipeline: OpenPipeline, batch: str | None) -> ConfirmReport:
-    """Confirm the lake's position, then compact the tables that a batch changed.
+    def lake_names(self, tables: Iterable[str]) -> set[LakeName]:
+        """Return the lake's names of source tables."""
+        return {lake_table(self._lake.namespace, *parse_postgres_name(table)) for table in tables}
 
-    Args:
-        batch: the batch's name; None, or one that is not in the change log any more: no table.
-    """
-    changed = _changed_tables(pipeline.file, pipeline.lake, batch)
-    return replace(confirm_position(pipeline, batch), compacted=compact(pipeline, changed, silent))
+    def confirm_and_compact(self, batch: str | None) -> ConfirmReport:
+        """Confirm the lake's position, then compact the tables that a batch changed.
+
+        Args:
+            batch: the batch's name; None, or one that is not in the change log any more: no table.
+        """
+        changed = _changed_tables(self._file, self._lake, batch)
+        return replace(
+            BatchSteps(self._pipeline).confirm_position(batch), compacted=self.compact(changed, silent)
+        )
+
+    def compact(
+        self,
+        changed: Collection[LakeName],
+        progress: Progressing,
+        seconds_max: float = SECONDS_MAX,
+    ) -> list[TableCompacted]:
+        """Pack small files of those tables that got many of them, as far as there is time.
+
+        Args:
+            changed: the tables that a batch has changed; their derived tables are looked at too.
+            progress: called before a table is packed.
+            seconds_max: after so long no further table begins; one is always packed.
+        """
+        if not self._file.maintenance.in_sync or not changed:
+            return []
+        return list(self._compacted(changed, progress, seconds_max))
+
+    def _compacted(
+        self, changed: Collection[LakeName], progress: Progressing, seconds_max: float
+    ) -> Iterator[TableCompacted]:
+        started = time.monotonic()
+        for number, name in enumerate(self._due(changed)):
+            if number and time.monotonic() - started > seconds_max:
+                return
+            progress("compact", 0)
+            packed = self._packed(name)
+            if packed is not None:
+                yield packed
+
+    def _due(self, changed: Collection[LakeName]) -> list[LakeName]:
+        """Return the tables that are to be packed, without those that are set aside."""
+        from slotlake.spark.maintenance.small_files import tables_to_pack
+
+        aside = {lake_table(self._lake.namespace, *name) for name in tables_aside(self._lake)}
+        return tables_to_pack(self._lake, set(changed) - aside, _target_bytes(self._file))
+
+    def _packed(self, name: LakeName) -> TableCompacted | None:
+        from slotlake.spark.direct.packing import pack_directly
+        from slotlake.spark.maintenance.small_files import pack_table
+
+        started, target = time.monotonic(), _target_bytes(self._file)
+        try:
+            packed = pack_table(
+                lambda: self._pipeline.session,
+                self._lake,
+                name,
+                self._pipeline.name,
+                target,
+                pack_directly,
+            )
+        except SlotlakeError as error:
+            return TableCompacted(str(name), failed=error.what, seconds=round(time.monotonic() - started, 3))
+        if packed is None:
+            return None
+        seconds = round(time.monotonic() - started, 3)
+        return TableCompacted(str(name), packed.rewritten_files, packed.written_files, seconds)
 
 
 def _changed_tables(file: PipelineFile, lake: LakeSettings, name: str | None) -> set[LakeName]:
@@ -56,62 +120,5 @@ def _changed_tables(file: PipelineFile, lake: LakeSettings, name: str | None) ->
     return set(touched_tables(lake, batch, sidecar.read(batch)))
 
 
-def compact(
-    pipeline: OpenPipeline,
-    changed: Collection[LakeName],
-    progress: Progressing,
-    seconds_max: float = SECONDS_MAX,
-) -> list[TableCompacted]:
-    """Pack small files of those tables that got many of them, as far as there is time.
-
-    Args:
-        pipeline: the pipeline; its lock is held.
-        changed: the tables that a batch has changed; their derived tables are looked at too.
-        progress: called before a table is packed.
-        seconds_max: after so long no further table begins; one is always packed.
-    """
-    if not pipeline.file.maintenance.in_sync or not changed:
-        return []
-    return list(_compacted(pipeline, changed, progress, seconds_max))
-
-
-def _compacted(
-    pipeline: OpenPipeline, changed: Collection[LakeName], progress: Progressing, seconds_max: float
-) -> Iterator[TableCompacted]:
-    started = time.monotonic()
-    for number, name in enumerate(_due(pipeline, changed)):
-        if number and time.monotonic() - started > seconds_max:
-            return
-        progress("compact", 0)
-        packed = _packed(pipeline, name)
-        if packed is not None:
-            yield packed
-
-
-def _due(pipeline: OpenPipeline, changed: Collection[LakeName]) -> list[LakeName]:
-    """Return the tables that are to be packed, without those that are set aside."""
-    from slotlake.spark.maintenance.small_files import tables_to_pack
-
-    aside = {lake_table(pipeline.lake.namespace, *name) for name in tables_aside(pipeline.lake)}
-    return tables_to_pack(pipeline.lake, set(changed) - aside, _target_bytes(pipeline.file))
-
-
 def _target_bytes(file: PipelineFile) -> int:
     return file.maintenance.target_file_mb << 20
-
-
-def _packed(pipeline: OpenPipeline, name: LakeName) -> TableCompacted | None:
-    from slotlake.spark.direct.packing import pack_directly
-    from slotlake.spark.maintenance.small_files import pack_table
-
-    started, target = time.monotonic(), _target_bytes(pipeline.file)
-    try:
-        packed = pack_table(
-            lambda: pipeline.session, pipeline.lake, name, pipeline.name, target, pack_directly
-        )
-    except SlotlakeError as error:
-        return TableCompacted(str(name), failed=error.what, seconds=round(time.monotonic() - started, 3))
-    if packed is None:
-        return None
-    seconds = round(time.monotonic() - started, 3)
-    return TableCompacted(str(name), packed.rewritten_files, packed.written_files, seconds)

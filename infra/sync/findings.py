@@ -86,60 +86,177 @@ class Diagnosis:
         return any(each.repair == repair for each in self.findings)
 
 
-def judge(pipeline: OpenPipeline, *, files: bool = False) -> Diagnosis:
-    """Look at lake, source, slot and change log.
+class Judgement:
+    """What is wrong with source, slot, lake and change log."""
 
-    Args:
-        pipeline: the pipeline, in whatever state.
-        files: look at every data file of the lake, too.
+    def __init__(self, pipeline: OpenPipeline) -> None:
+        self._pipeline, self._file, self._lake, self._source = (
+            pipeline,
+            pipeline.file,
+            pipeline.lake,
+            pipeline.source,
+        )
 
-    Raises:
-        LakeError: the lake cannot be asked, or must be set right by hand first.
-        SourceError: the source cannot be asked.
-        SlotBusyError: another process reads the slot; waiting helps.
-    """
-    from slotlake.spark.maintenance.integrity import find_damage
+    def judge(self, *, files: bool = False) -> Diagnosis:
+        """Look at lake, source, slot and change log.
 
-    require_own_slot_name(pipeline.file, pipeline.source)
-    damages = without_recorded(pipeline.lake, find_damage(pipeline.lake, pipeline.name, files=files))
-    moved = next((each.position for each in damages if each.position is not None), None)
-    position = pipeline.position() if moved is None else moved
-    findings = [_lake_finding(each) for each in damages]
-    findings += _source_findings(pipeline, position) or _recovery_findings(pipeline.file, pipeline.lake)
-    if not any(each.repair == "renew" for each in findings):
-        findings += _pending_findings(pipeline.file, position)
-    return Diagnosis(position, findings, damages)
+        Args:
+            files: look at every data file of the lake, too.
 
+        Raises:
+            LakeError: the lake cannot be asked, or must be set right by hand first.
+            SourceError: the source cannot be asked.
+            SlotBusyError: another process reads the slot; waiting helps.
+        """
+        from slotlake.spark.maintenance.integrity import find_damage
 
-def require_whole(
-    pipeline: OpenPipeline, *, at_snapshot: bool = False, only: Collection[LakeName] | None = None
-) -> None:
-    """Check that the lake is as slotlake left it, before anything is built on it.
+        require_own_slot_name(self._file, self._source)
+        damages = without_recorded(self._lake, find_damage(self._lake, self._pipeline.name, files=files))
+        moved = next((each.position for each in damages if each.position is not None), None)
+        position = self._pipeline.position() if moved is None else moved
+        findings = [_lake_finding(each) for each in damages]
+        findings += self._source_findings(position) or _recovery_findings(self._file, self._lake)
+        if not any(each.repair == "renew" for each in findings):
+            findings += _pending_findings(self._file, position)
+        return Diagnosis(position, findings, damages)
 
-    Rows that somebody wrote into a mirror are let through: the conflicts of later changes with them are
-    counted, and handled by choice (`on_conflict`); `status` reports them until a batch lies on top of them,
-    and `verify` finds them.
+    def require_whole(self, *, at_snapshot: bool = False, only: Collection[LakeName] | None = None) -> None:
+        """Check that the lake is as slotlake left it, before anything is built on it.
 
-    Args:
-        at_snapshot: for a verification, or for a backfill, which replaces such rows: let those in derived
-            tables through, too.
-        only: look at these tables only; None: at all.
+        Rows that somebody wrote into a mirror are let through: the conflicts of later changes with them are
+        counted, and handled by choice (`on_conflict`); `status` reports them until a batch lies on top of
+        them, and `verify` finds them.
 
-    Raises:
-        LakeError: the lake is not as slotlake left it; nothing was changed.
-    """
-    from slotlake.spark.maintenance.integrity import MISSING, WRITTEN, find_damage
+        Args:
+            at_snapshot: for a verification, or for a backfill, which replaces such rows: let those in derived
+                tables through, too.
+            only: look at these tables only; None: at all.
 
-    damages = find_damage(pipeline.lake, pipeline.name, as_written=not at_snapshot, only=only)
-    set_absent_aside(pipeline, damages)
-    for damage in damages:
-        if damage.kind == MISSING:
-            if damage.is_derived:  # the next sync begins it again
-                note_dropped(pipeline.file, pipeline.lake.namespace, [damage.table])
-            continue
-        if damage.kind == WRITTEN and damage.position is None and (at_snapshot or not damage.is_derived):
-            continue
-        raise LakeError(damage.what, where=f"table {damage.table}, {pipeline.lake.place}", way_out=WAY_OUT)
+        Raises:
+            LakeError: the lake is not as slotlake left it; nothing was changed.
+        """
+        from slotlake.spark.maintenance.integrity import MISSING, WRITTEN, find_damage
+
+        damages = find_damage(self._lake, self._pipeline.name, as_written=not at_snapshot, only=only)
+        set_absent_aside(self._pipeline, damages)
+        for damage in damages:
+            if damage.kind == MISSING:
+                if damage.is_derived:  # the next sync begins it again
+                    note_dropped(self._file, self._lake.namespace, [damage.table])
+                continue
+            if damage.kind == WRITTEN and damage.position is None and (at_snapshot or not damage.is_derived):
+                continue
+            raise LakeError(damage.what, where=f"table {damage.table}, {self._lake.place}", way_out=WAY_OUT)
+
+    def require_same_content(self, position: int) -> None:
+        """Check that the server has what it had when the lake was fed from it.
+
+        Raises:
+            HistoryError: it was restored to an earlier state, or a recovery from that was not ended.
+        """
+        for finding in _recovery_findings(self._file, self._lake) or self._restored_findings(position):
+            raise HistoryError(finding.what, where=redact(self._source.dsn), way_out=WAY_OUT)
+
+    def is_upgraded(self, position: int) -> bool:
+        """Return whether pg_upgrade has made the server of the lake's, and the next sync goes on with it.
+
+        Raises:
+            HistoryError: the server does not continue the lake's history, or that is not proven.
+        """
+        from slotlake.infra.source.history import lake_origin, upgraded_slot
+
+        try:
+            require_history(self._source.dsn, lake_origin(self._lake), position)
+        except AnotherClusterError as error:
+            upgraded_slot(self._pipeline, position, error)
+            return True
+        return False
+
+    def _source_findings(self, position: int) -> list[Finding]:
+        try:
+            if self.is_upgraded(position):
+                return []
+        except HistoryError as error:
+            return [Finding("history", error.what, "renew")]
+        findings = _publication_findings(self._lake, self._source) or [*self._slot_findings(position)]
+        return findings or [*self._restored_findings(position)]
+
+    def _slot_findings(self, position: int) -> Iterator[Finding]:
+        source = self._source
+        ours = standing_puller.process_id(self._file) is not None or (
+            "stream" in vars(self._pipeline) and self._pipeline.stream.connected
+        )
+        with source_session(source.dsn, "looking at the slot") as connection:
+            try:
+                check_slot(connection, source, position=position, wait_seconds=0.0 if ours else None)
+            except SlotBusyError:
+                if not ours:
+                    raise
+            except SlotError as error:
+                if not _is_lost(connection, self._source, position):
+                    raise
+                yield Finding("slot", error.what, "renew")
+
+    def _restored_findings(self, position: int, *, peek: bool = True) -> list[Finding]:
+        """Find that the same cluster on the same timeline is not what it was: its disks were restored.
+
+        Args:
+            peek: also look into the slot, which keeps other readers away for that moment.
+        """
+        from slotlake.decoder.server.source import identify
+
+        server = identify(self._source.dsn)
+        if server.position < page_floor(position):
+            what = (
+                f"the server's WAL ends at {format_lsn(server.position)}, before the lake's position "
+                f"{format_lsn(position)}: it was restored to an earlier state"
+            )
+            return [Finding("restored", what, "renew")]
+        difference = self._contradiction(position) if peek else None
+        if difference is None:
+            return []
+        what = f"{difference}: it was restored to an earlier state, and went on from there"
+        return [Finding("restored", what, "renew")]
+
+    def _contradiction(self, position: int) -> str | None:
+        """Say what the slot has otherwise than the change log before the lake's position; None: nothing."""
+        source = self._source
+        with source_session(source.dsn, "comparing what the slot still has") as connection:
+            state = inspect_slot(connection, source.slot)
+            if state is None or state.lost:
+                return None
+            source_with_messages = replace(source, messages=self._pipeline.pulling.source.messages)
+            try:
+                return contradiction(
+                    connection, source_with_messages, state, self._file.changelog_dir, position
+                )
+            except (psycopg.errors.ObjectInUse, psycopg.errors.UndefinedObject, ChangeLogError):
+                return None  # someone reads it now, or the archive cannot be read: nothing to compare
+
+    def quick_findings(self, *, files: bool = False) -> list[Finding]:
+        """Judge as :meth:`judge`, without slot and change log, for who only looks while runs are at work.
+
+        Waits for nobody; what cannot be asked now is left out.
+
+        Args:
+            files: also see that the files of all tables are there.
+        """
+        from slotlake.spark.maintenance.integrity import find_damage
+
+        findings: list[Finding] = []
+        try:
+            damages = without_recorded(self._lake, find_damage(self._lake, self._pipeline.name, files=files))
+            findings += [_lake_finding(damage) for damage in damages]
+            position = self._pipeline.position()
+            if not self.is_upgraded(position):
+                restored = self._restored_findings(position, peek=False)
+                findings += _publication_findings(self._lake, self._source) or restored
+            findings += _recovery_findings_for_status(self._file, self._lake)
+        except HistoryError as error:
+            findings.append(Finding("history", error.what, "renew"))
+        except SlotlakeError:
+            return findings
+        return findings
 
 
 def recovery_note(file: PipelineFile) -> StateFile:
@@ -192,45 +309,9 @@ def _recovery_findings_for_status(file: PipelineFile, lake: LakeSettings) -> lis
     return [Finding("unfinished", _UNFINISHED, "renew")]
 
 
-def require_same_content(pipeline: OpenPipeline, position: int) -> None:
-    """Check that the server has what it had when the lake was fed from it.
-
-    Raises:
-        HistoryError: it was restored to an earlier state, or a recovery from that was not ended.
-    """
-    for finding in _recovery_findings(pipeline.file, pipeline.lake) or _restored_findings(pipeline, position):
-        raise HistoryError(finding.what, where=redact(pipeline.source.dsn), way_out=WAY_OUT)
-
-
 def _lake_finding(damage: Damage) -> Finding:
     repair: Repair = "copy" if damage.snapshot is None else "mend"
     return Finding(f"table {damage.kind}", damage.what, repair, [str(damage.table)])
-
-
-def is_upgraded(pipeline: OpenPipeline, position: int) -> bool:
-    """Return whether pg_upgrade has made the server of the lake's, and the next sync goes on with its slot.
-
-    Raises:
-        HistoryError: the server does not continue the lake's history, or that is not proven.
-    """
-    from slotlake.infra.source.history import lake_origin, upgraded_slot
-
-    try:
-        require_history(pipeline.source.dsn, lake_origin(pipeline.lake), position)
-    except AnotherClusterError as error:
-        upgraded_slot(pipeline, position, error)
-        return True
-    return False
-
-
-def _source_findings(pipeline: OpenPipeline, position: int) -> list[Finding]:
-    try:
-        if is_upgraded(pipeline, position):
-            return []
-    except HistoryError as error:
-        return [Finding("history", error.what, "renew")]
-    findings = _publication_findings(pipeline.lake, pipeline.source) or [*_slot_findings(pipeline, position)]
-    return findings or [*_restored_findings(pipeline, position)]
 
 
 def _publication_findings(lake: LakeSettings, source: SourceSettings) -> list[Finding]:
@@ -280,23 +361,6 @@ def _published_as_before(source: SourceSettings, members_before: Mapping[int, fr
     return any(members_before[oid] & members for oid, members in members_now.items())
 
 
-def _slot_findings(pipeline: OpenPipeline, position: int) -> Iterator[Finding]:
-    source = pipeline.source
-    ours = standing_puller.process_id(pipeline.file) is not None or (
-        "stream" in vars(pipeline) and pipeline.stream.connected
-    )
-    with source_session(source.dsn, "looking at the slot") as connection:
-        try:
-            check_slot(connection, source, position=position, wait_seconds=0.0 if ours else None)
-        except SlotBusyError:
-            if not ours:
-                raise
-        except SlotError as error:
-            if not _is_lost(connection, pipeline.source, position):
-                raise
-            yield Finding("slot", error.what, "renew")
-
-
 def _is_lost(connection: psycopg.Connection[Any], source: SourceSettings, position: int) -> bool:
     """Return whether there is no slot, or a useless one of ours. A slot of others must not be replaced."""
     state = inspect_slot(connection, source.slot)
@@ -308,45 +372,6 @@ def _is_lost(connection: psycopg.Connection[Any], source: SourceSettings, positi
     return ours and (lost or (state.confirmed_flush_lsn or 0) > position)
 
 
-def _restored_findings(pipeline: OpenPipeline, position: int, *, peek: bool = True) -> list[Finding]:
-    """Find that the same cluster on the same timeline is not what it was: a copy of its disks was restored.
-
-    Args:
-        pipeline: the pipeline, with its source and change log.
-        peek: also look into the slot, which keeps other readers away for that moment.
-    """
-    from slotlake.decoder.server.source import identify
-
-    server = identify(pipeline.source.dsn)
-    if server.position < page_floor(position):
-        what = (
-            f"the server's WAL ends at {format_lsn(server.position)}, before the lake's position "
-            f"{format_lsn(position)}: it was restored to an earlier state"
-        )
-        return [Finding("restored", what, "renew")]
-    difference = _contradiction(pipeline, position) if peek else None
-    if difference is None:
-        return []
-    what = f"{difference}: it was restored to an earlier state, and went on from there"
-    return [Finding("restored", what, "renew")]
-
-
-def _contradiction(pipeline: OpenPipeline, position: int) -> str | None:
-    """Say what the slot has otherwise than the change log, before the lake's position; None for nothing."""
-    source = pipeline.source
-    with source_session(source.dsn, "comparing what the slot still has") as connection:
-        state = inspect_slot(connection, source.slot)
-        if state is None or state.lost:
-            return None
-        source_with_messages = replace(source, messages=pipeline.pulling.source.messages)
-        try:
-            return contradiction(
-                connection, source_with_messages, state, pipeline.file.changelog_dir, position
-            )
-        except (psycopg.errors.ObjectInUse, psycopg.errors.UndefinedObject, ChangeLogError):
-            return None  # someone reads it now, or the archive cannot be read: nothing to compare
-
-
 def _pending_findings(file: PipelineFile, position: int) -> list[Finding]:
     """Find that a batch that waits to be applied was altered; the slot still has its changes."""
     try:
@@ -356,29 +381,3 @@ def _pending_findings(file: PipelineFile, position: int) -> list[Finding]:
     except ChangeLogError as error:
         return [Finding("batch", error.what, "pull")]
     return []
-
-
-def quick_findings(pipeline: OpenPipeline, *, files: bool = False) -> list[Finding]:
-    """Judge as :func:`judge`, without slot and change log, for those who only look while runs are at work.
-
-    Waits for nobody; what cannot be asked now is left out.
-
-    Args:
-        files: also see that the files of all tables are there.
-    """
-    from slotlake.spark.maintenance.integrity import find_damage
-
-    findings: list[Finding] = []
-    try:
-        damages = without_recorded(pipeline.lake, find_damage(pipeline.lake, pipeline.name, files=files))
-        findings += [_lake_finding(damage) for damage in damages]
-        position = pipeline.position()
-        if not is_upgraded(pipeline, position):
-            restored = _restored_findings(pipeline, position, peek=False)
-            findings += _publication_findings(pipeline.lake, pipeline.source) or restored
-        findings += _recovery_findings_for_status(pipeline.file, pipeline.lake)
-    except HistoryError as error:
-        findings.append(Finding("history", error.what, "renew"))
-    except SlotlakeError:
-        return findings
-    return findings

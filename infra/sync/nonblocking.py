@@ -19,7 +19,7 @@ from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.schema.evolution import UnsettledError
 from slotlake.infra.source.snapshots import nonblocking_snapshot
 from slotlake.infra.source.wal_notes import note_source_position
-from slotlake.infra.sync.at_lsn import advance, at_slot_snapshot
+from slotlake.infra.sync.at_lsn import Advance
 
 if TYPE_CHECKING:
     from slotlake.infra.opened.open_pipeline import OpenPipeline
@@ -42,7 +42,7 @@ def at_nonblocking_snapshot(
     with ExitStack() as resources:
         snapshot = enter_nonblocking_snapshot(pipeline, progress, resources)
         if snapshot is None:
-            snapshot = resources.enter_context(at_slot_snapshot(pipeline, timeout_seconds, progress))
+            snapshot = resources.enter_context(Advance(pipeline).at_slot_snapshot(timeout_seconds, progress))
         yield snapshot
 
 
@@ -63,12 +63,12 @@ def enter_nonblocking_snapshot(
     asked_at = time.time()
     target = max(source_position(pipeline.source), pipeline.position())
     note_source_position(pipeline.file.state_dir, pipeline.source.dsn, target, asked_at)
-    advance(pipeline, target, progress)
+    Advance(pipeline).advance(target, progress)
     snapshot = resources.enter_context(nonblocking_snapshot(pipeline, progress))
     if snapshot is None:
         return None
     try:
-        advance(pipeline, snapshot.lsn, progress, snapshot)
+        Advance(pipeline).advance(snapshot.lsn, progress, snapshot)
     except UnsettledError:
         return None
     return snapshot

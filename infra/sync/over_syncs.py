@@ -111,7 +111,12 @@ class OverSyncs(ABC):
     waits: ClassVar[str]
 
     def __init__(self, pipeline: OpenPipeline) -> None:
-        self._pipeline = pipeline
+        self._pipeline, self._file, self._lake, self._source = (
+            pipeline,
+            pipeline.file,
+            pipeline.lake,
+            pipeline.source,
+        )
 
     @abstractmethod
     def _copy(
@@ -130,7 +135,7 @@ class OverSyncs(ABC):
     @property
     def record(self) -> JoiningRecord:
         """The record of what is on disk of these tables."""
-        return JoiningRecord(self._pipeline.file.state_dir / self.folder)
+        return JoiningRecord(self._file.state_dir / self.folder)
 
     def copy_some(
         self, ranged: Sequence[SourceTable], at_once: Sequence[SourceTable], progress: Progressing
@@ -144,7 +149,7 @@ class OverSyncs(ABC):
         Returns:
             The tables that are whole, and published, as PostgreSQL writes them.
         """
-        budget, added = TimeBudget(self._pipeline.file.source.copy_seconds_per_sync), list[str]()
+        budget, added = TimeBudget(self._file.source.copy_seconds_per_sync), list[str]()
         ready, going_on = self._split_by_stage(ranged)
         if ready or at_once:
             added = self._at_lake_position(ready, at_once, budget, progress)
@@ -161,7 +166,7 @@ class OverSyncs(ABC):
         record = self.record
         progress = {
             name: f"0 ranges (open transactions wrote to it before {self.waits}: {who})"
-            for name, who in open_writers_by_table(self._pipeline.file.state_dir, self.settling).items()
+            for name, who in open_writers_by_table(self._file.state_dir, self.settling).items()
         }
         for relation_id, table in record.joining.items():
             if relation_id in record.tables:
@@ -170,7 +175,11 @@ class OverSyncs(ABC):
                 progress[name] = f"{len(recorded.files):,} of {len(recorded.parts):,} ranges"
         return progress
 
-    def give_up(self, relation_ids: Collection[int] | None = None) -> list[str]:
+    def give_up(self) -> list[str]:
+        """Remove what all half copied tables of this kind have left; return their names."""
+        return self._give_up()
+
+    def _give_up(self, relation_ids: Collection[int] | None = None) -> list[str]:
         """Remove what half copied tables have left.
 
         Args:
@@ -185,7 +194,7 @@ class OverSyncs(ABC):
         }
         if not chosen:
             return []
-        namespace = self._pipeline.lake.namespace
+        namespace = self._lake.namespace
         self._clear([_lake_name(table.since, namespace) for table in chosen.values()])
         for relation_id in chosen:
             record.forget_table(relation_id)
@@ -203,7 +212,7 @@ class OverSyncs(ABC):
         joining = self.record.joining
         if not joining:
             return
-        position, server = self._pipeline.position(), _server(self._pipeline.source)
+        position, server = self._pipeline.position(), _server(self._source)
         reasons = {
             relation_id: reason
             for relation_id, table in joining.items()
@@ -212,7 +221,7 @@ class OverSyncs(ABC):
         for relation_id, reason in reasons.items():
             since = joining[relation_id].since
             progress(f"copy {postgres_name(since.schema, since.table)}: given up, {reason}", 0)
-        self.give_up(reasons)
+        self._give_up(reasons)
 
     def _split_by_stage(self, tables: Sequence[SourceTable]) -> tuple[list[SourceTable], list[SourceTable]]:
         """Split tables into those that begin or can end, and those of which ranges are missing."""
@@ -258,7 +267,7 @@ class OverSyncs(ABC):
         Raises:
             SlotlakeError: a table cannot be copied for another reason.
         """
-        self.give_up({table.relation_id for table in errors})
+        self._give_up({table.relation_id for table in errors})
         for error in errors.values():
             if not isinstance(error, ChangedMeanwhileError):
                 raise error
@@ -279,7 +288,7 @@ class OverSyncs(ABC):
         for table in tables:
             if table.relation_id in attempt.stopped:
                 progress(f"copy {table.quoted}: given up, the table or its publication was altered", 0)
-        self.give_up(attempt.stopped)
+        self._give_up(attempt.stopped)
         self._begin_again(copied.errors, progress)
 
 

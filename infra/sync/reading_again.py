@@ -13,9 +13,9 @@ from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.copy.tables import InPlace, copy_all, copy_in_place, require_all
 from slotlake.infra.reports import TableCopy
-from slotlake.infra.selection.aside import record_aside
+from slotlake.infra.selection.aside import SettingAside
 from slotlake.infra.selection.tables import lake_schema
-from slotlake.infra.sync.at_lsn import at_slot_snapshot
+from slotlake.infra.sync.at_lsn import Advance
 from slotlake.infra.sync.nonblocking import at_nonblocking_snapshot
 from slotlake.spark.publish.lives import Event
 
@@ -91,8 +91,9 @@ def snapshot_for(
     """
     # What is copied for the first time may have joined while transactions of now were open already.
     needs_slot = at_slot or by_presence(pipeline.lake, tables)[1]
-    at_snapshot = at_slot_snapshot if needs_slot else at_nonblocking_snapshot
-    return at_snapshot(pipeline, wait_seconds, progress)
+    if needs_slot:
+        return Advance(pipeline).at_slot_snapshot(wait_seconds, progress)
+    return at_nonblocking_snapshot(pipeline, wait_seconds, progress)
 
 
 def mirrors_of(lake: LakeSettings) -> dict[tuple[str, str], TableSchema]:
@@ -130,6 +131,6 @@ def _drop(pipeline: OpenPipeline, table: SourceTable, condition: Callable[[Table
         return False
     # Else a run that is ended here would leave a lake of which nobody knows why it lacks the table.
     name = (table.schema, table.table)
-    record_aside(pipeline, {name: ("again", _OTHERWISE, "backfill", _RESUME)}, Event.AGAIN)
+    SettingAside(pipeline).record_aside({name: ("again", _OTHERWISE, "backfill", _RESUME)}, Event.AGAIN)
     drop_tables(pipeline.lake, pipeline.name, [mirror.lake_name(pipeline.lake.namespace)])
     return True

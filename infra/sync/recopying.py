@@ -61,7 +61,7 @@ def give_up_all(pipeline: OpenPipeline) -> list[str]:
     """Remove what all half copied tables have left, also those that join; return the tables."""
     from slotlake.infra.sync import joining_tables
 
-    return joining_tables.give_up(pipeline) + RecopiedTables(pipeline).give_up()
+    return joining_tables.JoiningTables(pipeline).give_up() + RecopiedTables(pipeline).give_up()
 
 
 class RecopiedTables(OverSyncs):

@@ -41,7 +41,7 @@ from slotlake.infra.selection.aside import require_columns, tables_aside
 from slotlake.infra.selection.file_tables import command
 from slotlake.infra.selection.types import on_lossy
 from slotlake.infra.source.fingerprints import CatalogFingerprint, fingerprints_at
-from slotlake.infra.sync.batch_steps import confirm_position
+from slotlake.infra.sync.batch_steps import BatchSteps
 from slotlake.infra.sync.over_syncs import TimeBudget
 from slotlake.infra.sync.reading_again import read_again
 from slotlake.infra.sync.recopying import RecopiedTables, lake_row_count
@@ -100,58 +100,204 @@ class _LargeTable:
     table: SourceTable
 
 
-def bring_back(
-    pipeline: OpenPipeline, names: Collection[Name], progress: Progressing, seconds_max: float
-) -> list[str]:
-    """Copy tables again that are set aside and may be followed again.
+class TablesAside:
+    """Tables that are set aside, copied again when they may be followed again."""
 
-    Args:
-        pipeline: a pipeline whose lake has its tables.
-        names: schema and name of tables that were set aside when the run began.
-        seconds_max: no further table is begun after so long; the copy of large ones has its own time.
+    def __init__(self, pipeline: OpenPipeline) -> None:
+        self._pipeline, self._file, self._lake, self._source = (
+            pipeline,
+            pipeline.file,
+            pipeline.lake,
+            pipeline.source,
+        )
 
-    Returns:
-        The tables that are followed again, as PostgreSQL writes them.
-    """
-    resumed: list[str] = []
-    left: list[str] = []
-    large: dict[Name, _LargeTable] = {}
-    budget, waited = TimeBudget(seconds_max), list[SlotError]()
-    for entry, state in _due_now(pipeline, names):
-        if (table := _large_table_or_none(pipeline, entry)) is not None:
-            large[entry.name] = _LargeTable(entry, state, table)
-            continue
-        if (waited and state.needs_slot) or not budget.begins():
-            left.append(entry.source_name)
-            continue
-        progress(f"{entry.source_name} was set aside: copied again", 0)
-        with _ignoring_errors_of([entry.name]) as slot_errors:
-            _copy(pipeline, entry, state, progress)
-            resumed.append(entry.source_name)
-        waited += slot_errors
-    with _ignoring_errors_of(large):
-        resumed += _copy_ranges(pipeline, large, progress)
-    if left:
-        why = f"others were copied for {seconds_max:g} s (source.copy_seconds_per_sync)"
-        why = waited[0].what if waited else why
-        progress(f"{len(left)} tables stay set aside until the next sync, from {left[0]} on: {why}", 0)
-    return resumed
+    def bring_back(self, names: Collection[Name], progress: Progressing, seconds_max: float) -> list[str]:
+        """Copy tables again that are set aside and may be followed again.
 
+        Args:
+            names: schema and name of tables that were set aside when the run began.
+            seconds_max: no further table is begun after so long; the copy of large ones has its own time.
 
-def _due_now(pipeline: OpenPipeline, names: Collection[Name]) -> Iterator[tuple[Aside, _CatalogState]]:
-    """Yield those of these tables that may be followed again, with what the source's catalog says of them."""
-    from slotlake.spark.publish.aside_write import forget
+        Returns:
+            The tables that are followed again, as PostgreSQL writes them.
+        """
+        resumed: list[str] = []
+        left: list[str] = []
+        large: dict[Name, _LargeTable] = {}
+        budget, waited = TimeBudget(seconds_max), list[SlotError]()
+        for entry, state in self._due_now(names):
+            if (table := self._large_table_or_none(entry)) is not None:
+                large[entry.name] = _LargeTable(entry, state, table)
+                continue
+            if (waited and state.needs_slot) or not budget.begins():
+                left.append(entry.source_name)
+                continue
+            progress(f"{entry.source_name} was set aside: copied again", 0)
+            with _ignoring_errors_of([entry.name]) as slot_errors:
+                self._copy(entry, state, progress)
+                resumed.append(entry.source_name)
+            waited += slot_errors
+        with _ignoring_errors_of(large):
+            resumed += self._copy_ranges(large, progress)
+        if left:
+            why = f"others were copied for {seconds_max:g} s (source.copy_seconds_per_sync)"
+            why = waited[0].what if waited else why
+            progress(f"{len(left)} tables stay set aside until the next sync, from {left[0]} on: {why}", 0)
+        return resumed
 
-    for name, entry in tables_aside(pipeline.lake).items() if names else ():
-        if name not in names:
-            continue
-        state = _catalog_state(pipeline, entry)
-        if state is None and entry.lsn is None:
-            forget(pipeline.lake, [name])  # it is gone, and the lake never had it
-        if entry.joins:
-            continue
-        if state is not None and not state.locked and _is_due(pipeline.file, entry, state):
-            yield entry, state
+    def _due_now(self, names: Collection[Name]) -> Iterator[tuple[Aside, _CatalogState]]:
+        """Yield those of these tables that may be followed again, with what the catalog says of them."""
+        from slotlake.spark.publish.aside_write import forget
+
+        for name, entry in tables_aside(self._lake).items() if names else ():
+            if name not in names:
+                continue
+            state = self._catalog_state(entry)
+            if state is None and entry.lsn is None:
+                forget(self._lake, [name])  # it is gone, and the lake never had it
+            if entry.joins:
+                continue
+            if state is not None and not state.locked and _is_due(self._file, entry, state):
+                yield entry, state
+
+    def resume(self, table: str, progress: Progressing) -> ResumeReport:
+        """Copy a table again that is set aside, now.
+
+        Args:
+            table: the table, as PostgreSQL writes it.
+
+        Raises:
+            PipelineFileError: it is neither set aside nor followed.
+            SourceError: it is not published any more; it stays set aside.
+            SlotlakeError: it cannot be followed yet; it stays set aside.
+        """
+        started = time.monotonic()
+        try:
+            name = parse_postgres_name(table)
+        except KeyError:
+            raise PipelineFileError(
+                f"{table!r} is not a table name", where="resume", way_out=_NAMES
+            ) from None
+        entry = tables_aside(self._lake).get(name)
+        if entry is None:
+            return self._report_of_followed(table, name)
+        state = self._catalog_state(entry)
+        if state is None:
+            raise _unpublished(self._file, self._source, name, "it stays set aside")
+        RecopiedTables(self._pipeline).give_up_stale(progress)
+        report = self._resume(entry, state, progress)
+        BatchSteps(self._pipeline).confirm_position()
+        return replace(report, seconds=round(time.monotonic() - started, 3))
+
+    def _report_of_followed(self, table: str, name: Name) -> ResumeReport:
+        """The report on a table that is not set aside.
+
+        Raises:
+            PipelineFileError: the lake does not have it.
+            SourceError: it is not published any more.
+        """
+        from slotlake.spark.read.point import ReadPoint
+
+        if name not in {(mirror.schema, mirror.table) for mirror in ReadPoint.latest(self._lake).tables()}:
+            listed = ", ".join(entry.source_name for entry in tables_aside(self._lake).values()) or "none"
+            raise PipelineFileError(
+                f"the lake has no table {table}",
+                where="resume",
+                way_out=f"name a table that is set aside: {listed}",
+            )
+        with source_session(self._source.dsn, "looking at the publications") as connection:
+            if name not in published_names(connection, self._source.publications):
+                raise _unpublished(self._file, self._source, name, "the lake's table stays as it was")
+        return replace(
+            _new_report(self._lake.namespace, name, format_lsn(self._pipeline.position())),
+            already=True,
+        )
+
+    def _resume(self, entry: Aside, state: _CatalogState, progress: Progressing) -> ResumeReport:
+        """Copy a table that is set aside: whole, or as many ranges of a large one as there is time for."""
+        table = self._large_table_or_none(entry)
+        if table is None:
+            lsn, rows = self._copy(entry, state, progress)
+            return replace(_new_report(self._lake.namespace, entry.name, format_lsn(lsn)), rows=rows)
+        is_whole = bool(self._copy_ranges({entry.name: _LargeTable(entry, state, table)}, progress))
+        report = _new_report(self._lake.namespace, entry.name, format_lsn(self._pipeline.position()))
+        if is_whole:
+            return replace(report, rows=lake_row_count(self._lake, entry.name))
+        return replace(
+            report, copying=RecopiedTables(self._pipeline).progress_by_table().get(report.table, "0 ranges")
+        )
+
+    def _copy(self, entry: Aside, state: _CatalogState, progress: Progressing) -> tuple[int, int]:
+        """Copy a table and publish it; return the LSN and its rows. An error of the table is recorded."""
+        try:
+            table = self._published_table(entry.name)
+            lsn, copies = read_again(
+                self._pipeline, [table], WAIT_SECONDS, progress, at_slot=state.needs_slot
+            )
+            return lsn, sum(copy.rows for copy in copies)
+        except SlotlakeError as error:
+            own = _explained_by_files(self._lake, entry.name, error)
+            if own.table == entry.name:
+                _note_failed(self._lake, self._pipeline.name, entry, state, own)
+            raise own from error
+
+    def _large_table_or_none(self, entry: Aside) -> SourceTable | None:
+        """The table if it is large, so that it is copied over several syncs; else None."""
+        try:
+            large = large_tables.large(self._pipeline, [self._published_table(entry.name)])
+        except SlotlakeError as error:
+            if error.table != entry.name:
+                raise
+            return None  # to copy it in one piece meets the same, and notes it
+        return large[0] if large else None
+
+    def _copy_ranges(self, large: Mapping[Name, _LargeTable], progress: Progressing) -> list[str]:
+        """Copy more ranges of these tables; return those that are whole, and followed again."""
+        if not large:
+            return []
+        lake, name, tables = self._lake, self._pipeline.name, [each.table for each in large.values()]
+        begun = [each.aside for each in large.values() if each.aside.cause != "again"]
+        large_tables.record_copied_over_syncs(lake, name, begun)
+        try:
+            resumed = RecopiedTables(self._pipeline).copy_more(tables, progress)
+        except SlotlakeError as error:
+            failed = large.get(error.table) if error.table is not None else None
+            if failed is not None:
+                _note_failed(lake, name, replace(failed.aside, cause="again"), failed.state, error)
+            raise
+        mended = [each.aside for each in large.values() if each.aside.cause == "again" and each.aside.tries]
+        still_set_aside = [entry for entry in mended if entry.source_name not in resumed]
+        large_tables.record_copied_over_syncs(lake, name, still_set_aside)
+        return resumed
+
+    def _published_table(self, name: Name) -> SourceTable:
+        tables = published_tables(self._pipeline, to_read=False, include_aside=[name])
+        chosen = next((table for table in tables if (table.schema, table.table) == name), None)
+        if chosen is None:
+            raise SourceError(
+                f"the table {postgres_name(*name)} is not published any more",
+                where=redact(self._source.dsn),
+                way_out="ALTER PUBLICATION … ADD TABLE, then resume it",
+            ).of(*name)
+        require_columns([chosen])
+        return chosen
+
+    def _catalog_state(self, entry: Aside) -> _CatalogState | None:
+        """Ask the source's catalog about a table; None if the table is not published now."""
+        source = self._source
+        with source_session(source.dsn, "looking at a table set aside") as connection:
+            if entry.name not in published_names(connection, source.publications):
+                return None
+            row = connection.execute(_CATALOG_STATE, entry.name).fetchone()
+        if row is None:
+            return None
+        oid, *rights, locked, columns = row
+        fingerprint = fingerprints_at(self._source, [oid], None).get(oid)
+        text = repr((oid, rights, fingerprint, _section_text(self._file, entry.name))).encode()
+        before = _members_at_copy(self._lake, entry)
+        members = frozenset() if fingerprint is None else fingerprint.members
+        needs_slot = before != (oid, members) or entry.lsn is None
+        return _CatalogState(locked, columns, needs_slot, hashlib.sha256(text).hexdigest())
 
 
 @contextmanager
@@ -173,35 +319,6 @@ def _ignoring_errors_of(names: Collection[Name]) -> Iterator[list[SlotError]]:
             raise
 
 
-def resume(pipeline: OpenPipeline, table: str, progress: Progressing) -> ResumeReport:
-    """Copy a table again that is set aside, now.
-
-    Args:
-        pipeline: a pipeline whose lake has its tables.
-        table: the table, as PostgreSQL writes it.
-
-    Raises:
-        PipelineFileError: it is neither set aside nor followed.
-        SourceError: it is not published any more; it stays set aside.
-        SlotlakeError: it cannot be followed yet; it stays set aside.
-    """
-    started = time.monotonic()
-    try:
-        name = parse_postgres_name(table)
-    except KeyError:
-        raise PipelineFileError(f"{table!r} is not a table name", where="resume", way_out=_NAMES) from None
-    entry = tables_aside(pipeline.lake).get(name)
-    if entry is None:
-        return _report_of_followed(pipeline, table, name)
-    state = _catalog_state(pipeline, entry)
-    if state is None:
-        raise _unpublished(pipeline.file, pipeline.source, name, "it stays set aside")
-    RecopiedTables(pipeline).give_up_stale(progress)
-    report = _resume(pipeline, entry, state, progress)
-    confirm_position(pipeline)
-    return replace(report, seconds=round(time.monotonic() - started, 3))
-
-
 def _unpublished(file: PipelineFile, source: SourceSettings, name: Name, stays: str) -> SourceError:
     table = postgres_name(*name)
     return SourceError(
@@ -211,60 +328,8 @@ def _unpublished(file: PipelineFile, source: SourceSettings, name: Name, stays: 
     ).of(*name)
 
 
-def _report_of_followed(pipeline: OpenPipeline, table: str, name: Name) -> ResumeReport:
-    """The report on a table that is not set aside.
-
-    Raises:
-        PipelineFileError: the lake does not have it.
-        SourceError: it is not published any more.
-    """
-    from slotlake.spark.read.point import ReadPoint
-
-    if name not in {(mirror.schema, mirror.table) for mirror in ReadPoint.latest(pipeline.lake).tables()}:
-        listed = ", ".join(entry.source_name for entry in tables_aside(pipeline.lake).values()) or "none"
-        raise PipelineFileError(
-            f"the lake has no table {table}",
-            where="resume",
-            way_out=f"name a table that is set aside: {listed}",
-        )
-    with source_session(pipeline.source.dsn, "looking at the publications") as connection:
-        if name not in published_names(connection, pipeline.source.publications):
-            raise _unpublished(pipeline.file, pipeline.source, name, "the lake's table stays as it was")
-    return replace(_new_report(pipeline.lake.namespace, name, format_lsn(pipeline.position())), already=True)
-
-
 def _new_report(namespace: str, name: Name, lsn: str) -> ResumeReport:
     return ResumeReport(postgres_name(*name), str(lake_table(namespace, *name)), lsn)
-
-
-def _resume(
-    pipeline: OpenPipeline, entry: Aside, state: _CatalogState, progress: Progressing
-) -> ResumeReport:
-    """Copy a table that is set aside: in one piece, or as many ranges of a large one as there is time for."""
-    table = _large_table_or_none(pipeline, entry)
-    if table is None:
-        lsn, rows = _copy(pipeline, entry, state, progress)
-        return replace(_new_report(pipeline.lake.namespace, entry.name, format_lsn(lsn)), rows=rows)
-    is_whole = bool(_copy_ranges(pipeline, {entry.name: _LargeTable(entry, state, table)}, progress))
-    report = _new_report(pipeline.lake.namespace, entry.name, format_lsn(pipeline.position()))
-    if is_whole:
-        return replace(report, rows=lake_row_count(pipeline.lake, entry.name))
-    return replace(report, copying=RecopiedTables(pipeline).progress_by_table().get(report.table, "0 ranges"))
-
-
-def _copy(
-    pipeline: OpenPipeline, entry: Aside, state: _CatalogState, progress: Progressing
-) -> tuple[int, int]:
-    """Copy a table and publish it; return the LSN and its rows. An error of the table is recorded."""
-    try:
-        table = _published_table(pipeline, entry.name)
-        lsn, copies = read_again(pipeline, [table], WAIT_SECONDS, progress, at_slot=state.needs_slot)
-        return lsn, sum(copy.rows for copy in copies)
-    except SlotlakeError as error:
-        own = _explained_by_files(pipeline.lake, entry.name, error)
-        if own.table == entry.name:
-            _note_failed(pipeline.lake, pipeline.name, entry, state, own)
-        raise own from error
 
 
 def _explained_by_files(lake: LakeSettings, name: Name, error: SlotlakeError) -> SlotlakeError:
@@ -295,73 +360,6 @@ def _note_failed(
             failed = replace(entry, what=what, where=error.where)
         record = replace(failed, tries=entry.tries + 1, tried=now, seen=state.fingerprint)
         write(lake, name, [record], Event.TRIED)
-
-
-def _large_table_or_none(pipeline: OpenPipeline, entry: Aside) -> SourceTable | None:
-    """The table if it is large, so that it is copied over several syncs; else None."""
-    try:
-        large = large_tables.large(pipeline, [_published_table(pipeline, entry.name)])
-    except SlotlakeError as error:
-        if error.table != entry.name:
-            raise
-        return None  # to copy it in one piece meets the same, and notes it
-    return large[0] if large else None
-
-
-def _copy_ranges(
-    pipeline: OpenPipeline, large: Mapping[Name, _LargeTable], progress: Progressing
-) -> list[str]:
-    """Copy more ranges of these tables; return those that are whole, and followed again."""
-    if not large:
-        return []
-    large_tables.record_copied_over_syncs(
-        pipeline.lake, pipeline.name, [each.aside for each in large.values() if each.aside.cause != "again"]
-    )
-    try:
-        resumed = RecopiedTables(pipeline).copy_more([each.table for each in large.values()], progress)
-    except SlotlakeError as error:
-        failed = large.get(error.table) if error.table is not None else None
-        if failed is not None:
-            _note_failed(
-                pipeline.lake, pipeline.name, replace(failed.aside, cause="again"), failed.state, error
-            )
-        raise
-    mended = [each.aside for each in large.values() if each.aside.cause == "again" and each.aside.tries]
-    large_tables.record_copied_over_syncs(
-        pipeline.lake, pipeline.name, [entry for entry in mended if entry.source_name not in resumed]
-    )
-    return resumed
-
-
-def _published_table(pipeline: OpenPipeline, name: Name) -> SourceTable:
-    tables = published_tables(pipeline, to_read=False, include_aside=[name])
-    chosen = next((table for table in tables if (table.schema, table.table) == name), None)
-    if chosen is None:
-        raise SourceError(
-            f"the table {postgres_name(*name)} is not published any more",
-            where=redact(pipeline.source.dsn),
-            way_out="ALTER PUBLICATION … ADD TABLE, then resume it",
-        ).of(*name)
-    require_columns([chosen])
-    return chosen
-
-
-def _catalog_state(pipeline: OpenPipeline, entry: Aside) -> _CatalogState | None:
-    """Ask the source's catalog about a table; None if the table is not published now."""
-    source = pipeline.source
-    with source_session(source.dsn, "looking at a table set aside") as connection:
-        if entry.name not in published_names(connection, source.publications):
-            return None
-        row = connection.execute(_CATALOG_STATE, entry.name).fetchone()
-    if row is None:
-        return None
-    oid, *rights, locked, columns = row
-    fingerprint = fingerprints_at(pipeline.source, [oid], None).get(oid)
-    text = repr((oid, rights, fingerprint, _section_text(pipeline.file, entry.name))).encode()
-    before = _members_at_copy(pipeline.lake, entry)
-    members = frozenset() if fingerprint is None else fingerprint.members
-    needs_slot = before != (oid, members) or entry.lsn is None
-    return _CatalogState(locked, columns, needs_slot, hashlib.sha256(text).hexdigest())
 
 
 def _section_text(file: PipelineFile, name: Name) -> str:

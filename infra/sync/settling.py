@@ -30,7 +30,7 @@ from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.decoder.slots.visible import VisibleTransactions
 from slotlake.decoder.slots.writers import Membership, memberships, open_writers, publications_text
 from slotlake.infra.state.notes import SETTLING, Note, StateFile
-from slotlake.infra.sync.at_lsn import at_slot_snapshot
+from slotlake.infra.sync.at_lsn import Advance
 from slotlake.infra.sync.nonblocking import enter_nonblocking_snapshot
 from slotlake.spark.names import postgres_name
 
@@ -84,7 +84,7 @@ def _slot_snapshot_or_none(
     pipeline: OpenPipeline, seconds: float, progress: Progressing, resources: ExitStack, note: _WaitingNote
 ) -> ExportedSnapshot | None:
     try:
-        return resources.enter_context(at_slot_snapshot(pipeline, seconds, progress))
+        return resources.enter_context(Advance(pipeline).at_slot_snapshot(seconds, progress))
     except SlotError as error:
         if not error.retryable:
             raise

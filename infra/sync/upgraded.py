@@ -27,7 +27,7 @@ from slotlake.decoder.stream.preflight import identity_of
 from slotlake.infra.source.fingerprints import CatalogFingerprint, fingerprints_at
 from slotlake.infra.source.history import remove_batch, upgraded_slot
 from slotlake.infra.source.partitions import upgraded_partitions
-from slotlake.infra.sync.batch_steps import apply_named, publish_named
+from slotlake.infra.sync.batch_steps import BatchSteps
 
 if TYPE_CHECKING:
     from slotlake.decoder.catalog.fingerprints import TableFingerprint
@@ -65,8 +65,8 @@ def go_on_upgraded(pipeline: OpenPipeline, position: int, error: AnotherClusterE
     if shapes:
         write_schemas(pipeline.lake, shapes)
     batch = _batch_between(pipeline, position, slot.position)
-    apply_named(pipeline, batch.name)
-    publish_named(pipeline, batch.name)
+    BatchSteps(pipeline).apply_named(batch.name)
+    BatchSteps(pipeline).publish_named(batch.name)
     _log.warning(
         "the server was upgraded, and slot %s was kept: the lake goes on from %s; %s tables are the same",
         pipeline.source.slot, format_lsn(slot.position), len(shapes),

@@ -17,7 +17,7 @@ from slotlake.decoder.errors import SlotlakeError
 from slotlake.expectations.results import CHANGED, ROLLING, Report
 from slotlake.expectations.sessions.pace import StoppedError
 from slotlake.infra.progress import silent
-from slotlake.infra.verify.verification import Begun, VerifyRequest, begin
+from slotlake.infra.verify.verification import Begun, Verification, VerifyRequest
 
 if TYPE_CHECKING:
     from slotlake.infra.opened.open_pipeline import OpenPipeline
@@ -60,7 +60,7 @@ class BackgroundVerifier:
             request = VerifyRequest(
                 scope, source_load=self._settings.source_load, slot_timeout_seconds=_WAIT_SECONDS
             )
-            self._begun = begin(self._pipeline, request, silent)
+            self._begun = Verification(self._pipeline).begin(request, silent)
         except SlotlakeError as error:
             self._line(f"not verified: {error.what}; the next batch tries again")
         else:

@@ -108,55 +108,132 @@ class Begun:
         self.comparison.pace.stop()
 
 
-def verify(pipeline: OpenPipeline, request: VerifyRequest, progress: Progressing) -> Report:
-    """Compare lake and source at an exact LSN, with the pipeline's lock for the first step only.
+class Verification:
+    """The comparison of source and lake at one LSN."""
 
-    Args:
-        request: what is to be compared.
-
-    Raises:
-        LakeError: the lake is behind ``request.at_least``.
-    """
-    with pipeline.exclusively(_LOCK_SECONDS, step="verify"):
-        if request.at_least is not None and pipeline.position() < parse_lsn(request.at_least):
-            raise LakeError(
-                f"the lake is at {format_lsn(pipeline.position())}, behind the announced {request.at_least}",
-                where=pipeline.lake.place,
-                way_out="clear that run's publish task; if the lake was rolled back: slotlake recover",
-            )
-        begun = begin(pipeline, request, progress)
-        pipeline.end_stream()  # another run may pull meanwhile
-    return begun.finish(progress)
-
-
-def begin(pipeline: OpenPipeline, request: VerifyRequest, progress: Progressing) -> Begun:
-    """Bring the lake to a snapshot's LSN, and say what is to be compared there; under the pipeline's lock.
-
-    Args:
-        request: what is to be compared.
-
-    Raises:
-        PipelineFileError: the publications have no such table.
-    """
-    from slotlake.spark.read.point import ReadPoint
-
-    _require_scope(pipeline.file, request)
-    refuse_changed(pipeline)
-    with ExitStack() as resources:
-        snapshot = _at_snapshot(pipeline, request, progress, resources)
-        point = ReadPoint.at(pipeline.lake, snapshot.lsn)
-        resources.enter_context(reading_noted(pipeline.file.state_dir))
-        tables, aside = _tables(pipeline, snapshot, point), _aside(pipeline, point)
-        if request.tables:
-            tables, aside = _named(tables, aside, request.tables)
-        verified = read_verified(pipeline.file.state_dir)
-        if request.scope == CHANGED:
-            fetch_batches(pipeline, verified, point.position)
-        count = request.connections or pipeline.file.verify.connections_for(request.source_load)
-        comparison = Comparison(
-            pipeline, snapshot, point, tables, verified, request.scope, request.source_load, count
+    def __init__(self, pipeline: OpenPipeline) -> None:
+        self._pipeline, self._file, self._lake, self._source = (
+            pipeline,
+            pipeline.file,
+            pipeline.lake,
+            pipeline.source,
         )
-        return Begun(comparison, aside, resources.pop_all())
+
+    def verify(self, request: VerifyRequest, progress: Progressing) -> Report:
+        """Compare lake and source at an exact LSN, with the pipeline's lock for the first step only.
+
+        Args:
+            request: what is to be compared.
+
+        Raises:
+            LakeError: the lake is behind ``request.at_least``.
+        """
+        with self._pipeline.exclusively(_LOCK_SECONDS, step="verify"):
+            if request.at_least is not None and self._pipeline.position() < parse_lsn(request.at_least):
+                raise LakeError(
+                    f"the lake is at {format_lsn(self._pipeline.position())}, "
+                    f"behind the announced {request.at_least}",
+                    where=self._lake.place,
+                    way_out="clear that run's publish task; if the lake was rolled back: slotlake recover",
+                )
+            begun = self.begin(request, progress)
+            self._pipeline.end_stream()  # another run may pull meanwhile
+        return begun.finish(progress)
+
+    def begin(self, request: VerifyRequest, progress: Progressing) -> Begun:
+        """Bring the lake to a snapshot's LSN, and say what is to be compared there; under the lock.
+
+        Args:
+            request: what is to be compared.
+
+        Raises:
+            PipelineFileError: the publications have no such table.
+        """
+        from slotlake.spark.read.point import ReadPoint
+
+        _require_scope(self._file, request)
+        refuse_changed(self._pipeline)
+        with ExitStack() as resources:
+            snapshot = self._at_snapshot(request, progress, resources)
+            point = ReadPoint.at(self._lake, snapshot.lsn)
+            resources.enter_context(reading_noted(self._file.state_dir))
+            tables, aside = self._tables(snapshot, point), self._aside(point)
+            if request.tables:
+                tables, aside = _named(tables, aside, request.tables)
+            verified = read_verified(self._file.state_dir)
+            if request.scope == CHANGED:
+                fetch_batches(self._pipeline, verified, point.position)
+            count = request.connections or self._file.verify.connections_for(request.source_load)
+            comparison = Comparison(
+                self._pipeline, snapshot, point, tables, verified, request.scope, request.source_load, count
+            )
+            return Begun(comparison, aside, resources.pop_all())
+
+    def _at_snapshot(
+        self, request: VerifyRequest, progress: Progressing, resources: ExitStack
+    ) -> ExportedSnapshot:
+        while True:
+            with ExitStack() as opened:
+                at_lsn = at_nonblocking_snapshot(self._pipeline, request.slot_timeout_seconds, progress)
+                snapshot = opened.enter_context(at_lsn)
+                if not has_unfilled_columns(self._pipeline):
+                    resources.push(opened.pop_all())
+                    return snapshot
+            fill_added_columns(self._pipeline, progress)
+
+    def _tables(self, snapshot: ExportedSnapshot, point: ReadPoint) -> list[SourceTable]:
+        """The published tables that the lake is to equal at the point."""
+        tables = comparable(published_tables(self._pipeline))  # without those that are set aside
+        lake_names = {(table.schema, table.table) for table in point.tables()}
+        absent = {(table.schema, table.table) for table in tables} - lake_names
+        awaited = (
+            absent if self._file.new_tables == "ignore" else absent & joining_table_names(self._pipeline)
+        )
+        tables = [table for table in tables if (table.schema, table.table) not in awaited]
+        return self._comparable_at(snapshot, tables, absent)
+
+    def _aside(self, point: ReadPoint) -> dict[str, TableResult]:
+        """Return the results of tables that are set aside: they show another LSN, and are not compared."""
+        source = self._source
+        if not point.aside:
+            return {}
+        with source_session(source.dsn, "reading the publications") as connection:
+            published = published_names(connection, source.publications)
+        ranges = RecopiedTables(self._pipeline).progress_by_table()
+        return {
+            each.source_name: TableResult(
+                each.source_name,
+                0,
+                0,
+                {ASIDE: 1},
+                (Difference(ASIDE, reason=each.reason_with(ranges.get(each.source_name))),),
+            )
+            for name, each in point.aside.items()
+            if name in published
+        }
+
+    def _comparable_at(
+        self,
+        snapshot: ExportedSnapshot,
+        tables: Sequence[SourceTable],
+        absent: Collection[tuple[str, str]],
+    ) -> list[SourceTable]:
+        """Return the tables without those created after the snapshot, or dropped before the lake had them.
+
+        Args:
+            snapshot: the source's snapshot of the comparison.
+            tables: all published tables.
+            absent: schema and name of those that the lake does not have.
+        """
+        dsn, oids = self._source.dsn, [table.relation_id for table in tables]
+        with snapshot_session(dsn, snapshot.snapshot) as connection:
+            rows = connection.execute(
+                "SELECT oid::bigint FROM pg_catalog.pg_class WHERE oid = ANY (%s)", (oids,)
+            )
+            visible_oids = {int(oid) for (oid,) in rows.fetchall()}
+        absent_oids = [t.relation_id for t in tables if (t.schema, t.table) in absent]
+        visible_oids -= vanished(dsn, absent_oids)
+        return [table for table in tables if table.relation_id in visible_oids]
 
 
 def _require_scope(file: PipelineFile, request: VerifyRequest) -> None:
@@ -172,29 +249,6 @@ def _require_scope(file: PipelineFile, request: VerifyRequest) -> None:
             where="verify.full_within",
             way_out="write, for example, verify: {full_within: 7d}; or compare all rows now: slotlake verify",
         )
-
-
-def _at_snapshot(
-    pipeline: OpenPipeline, request: VerifyRequest, progress: Progressing, resources: ExitStack
-) -> ExportedSnapshot:
-    while True:
-        with ExitStack() as opened:
-            at_lsn = at_nonblocking_snapshot(pipeline, request.slot_timeout_seconds, progress)
-            snapshot = opened.enter_context(at_lsn)
-            if not has_unfilled_columns(pipeline):
-                resources.push(opened.pop_all())
-                return snapshot
-        fill_added_columns(pipeline, progress)
-
-
-def _tables(pipeline: OpenPipeline, snapshot: ExportedSnapshot, point: ReadPoint) -> list[SourceTable]:
-    """The published tables that the lake is to equal at the point."""
-    tables = comparable(published_tables(pipeline))  # without those that are set aside
-    lake_names = {(table.schema, table.table) for table in point.tables()}
-    absent = {(table.schema, table.table) for table in tables} - lake_names
-    awaited = absent if pipeline.file.new_tables == "ignore" else absent & joining_table_names(pipeline)
-    tables = [table for table in tables if (table.schema, table.table) not in awaited]
-    return _comparable_at(pipeline, snapshot, tables, absent)
 
 
 def _named(
@@ -229,49 +283,6 @@ def _unknown(name: str, tables: Collection[tuple[str, str]]) -> PipelineFileErro
         where="--table",
         way_out=f"name one of these, as PostgreSQL writes it: {listed}",
     )
-
-
-def _aside(pipeline: OpenPipeline, point: ReadPoint) -> dict[str, TableResult]:
-    """Return the results of tables that are set aside: they show another LSN, so they are not compared."""
-    source = pipeline.source
-    if not point.aside:
-        return {}
-    with source_session(source.dsn, "reading the publications") as connection:
-        published = published_names(connection, source.publications)
-    ranges = RecopiedTables(pipeline).progress_by_table()
-    return {
-        each.source_name: TableResult(
-            each.source_name,
-            0,
-            0,
-            {ASIDE: 1},
-            (Difference(ASIDE, reason=each.reason_with(ranges.get(each.source_name))),),
-        )
-        for name, each in point.aside.items()
-        if name in published
-    }
-
-
-def _comparable_at(
-    pipeline: OpenPipeline,
-    snapshot: ExportedSnapshot,
-    tables: Sequence[SourceTable],
-    absent: Collection[tuple[str, str]],
-) -> list[SourceTable]:
-    """Return the tables without those created after the snapshot, or dropped before the lake had them.
-
-    Args:
-        snapshot: the source's snapshot of the comparison.
-        tables: all published tables.
-        absent: schema and name of those that the lake does not have.
-    """
-    dsn, oids = pipeline.source.dsn, [table.relation_id for table in tables]
-    with snapshot_session(dsn, snapshot.snapshot) as connection:
-        rows = connection.execute("SELECT oid::bigint FROM pg_catalog.pg_class WHERE oid = ANY (%s)", (oids,))
-        visible_oids = {int(oid) for (oid,) in rows.fetchall()}
-    absent_oids = [t.relation_id for t in tables if (t.schema, t.table) in absent]
-    visible_oids -= vanished(dsn, absent_oids)
-    return [table for table in tables if table.relation_id in visible_oids]
 
 
 def _write_docs(file: PipelineFile, name: str, report: Report) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 from slotlake import Pipeline
 from slotlake.infra.sync import settling
+from slotlake.infra.sync.joining_tables import JoiningTables
 from slotlake.infra.sync.over_syncs import shows_all
 from tests.conftest import Database
 from tests.e2e.joins import (

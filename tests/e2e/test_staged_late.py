@@ -9,7 +9,7 @@ import pytest
 
 from slotlake import Pipeline
 from slotlake.decoder.errors import LakeError
-from slotlake.infra.sync import batch_steps as steps
+from slotlake.infra.sync.batch_steps import BatchSteps
 from slotlake.spark.catalog.base import load_one
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.names import LakeName
@@ -66,7 +66,7 @@ def test_the_batch_is_staged_again(
         assert_equal(database, pipeline, ["items", "others"])
 
         database.execute("DELETE FROM items WHERE id = 3")
-        staged = steps.apply_named
+        staged = BatchSteps.apply_named
 
         def always_late(*arguments: object, **named: object) -> object:
             report = staged(*arguments, **named)  # type: ignore[arg-type]
@@ -74,7 +74,7 @@ def test_the_batch_is_staged_again(
             return report
 
         with monkeypatch.context() as patch:
-            patch.setattr(steps, "apply_named", always_late)
+            patch.setattr(BatchSteps, "apply_named", always_late)
             with pytest.raises(LakeError, match="another run wrote to what is staged"):
                 pipeline.sync()
         pipeline.sync()

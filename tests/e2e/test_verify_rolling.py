@@ -16,7 +16,7 @@ from slotlake.infra.state.journal import Journal
 from slotlake.infra.state.verified import coverage, read_verified
 from slotlake.infra.verify import rolling
 from slotlake.infra.verify.outcome import changed_verified
-from slotlake.infra.verify.verification import VerifyRequest, begin
+from slotlake.infra.verify.verification import Verification, VerifyRequest
 from slotlake.spark.read.point import ReadPoint
 from tests.conftest import Database
 from tests.e2e.oracle import pipeline_file
@@ -102,7 +102,7 @@ def test_a_table_that_is_copied_again_is_not_verified(opened: tuple[Database, An
     pipeline.verify()
     assert _rolling(pipeline)["never"] == 0
     noted = read_verified(pipeline.file.state_dir)["tables"]
-    begun = begin(pipeline, VerifyRequest("full", ["t"]), silent)
+    begun = Verification(pipeline).begin(VerifyRequest("full", ["t"]), silent)
     database.execute("INSERT INTO t VALUES (2000001, 'later')")
     pipeline.backfill("t")
     after = read_verified(pipeline.file.state_dir)["tables"]

@@ -17,15 +17,15 @@ from slotlake.decoder.errors import (
 )
 from slotlake.infra.recover import recovery
 from slotlake.infra.selection import aside
-from slotlake.infra.sync.findings import Diagnosis
+from slotlake.infra.sync.findings import Diagnosis, Judgement
 
 
 @pytest.fixture
 def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(aside, "tables_aside", lambda _: {})
     monkeypatch.setattr(recovery, "tables_aside", lambda _: {})
-    monkeypatch.setattr(recovery, "judge", lambda *_, **__: Diagnosis(256, [], []))
-    return SimpleNamespace(file=SimpleNamespace(state_dir=tmp_path), name="shop", lake=None)
+    monkeypatch.setattr(Judgement, "judge", lambda *_, **__: Diagnosis(256, [], []))
+    return SimpleNamespace(file=SimpleNamespace(state_dir=tmp_path), name="shop", lake=None, source=None)
 
 
 def _stopped_by(pipeline: Any, error: SlotlakeError) -> str:
@@ -33,8 +33,8 @@ def _stopped_by(pipeline: Any, error: SlotlakeError) -> str:
         raise error
 
     with pytest.raises(type(error)):
-        aside.retry_without_troubled(pipeline, step)
-    return recovery.recover(pipeline, carry_out=False, progress=lambda *_: None).diagnosis
+        aside.SettingAside(pipeline).retry_without_troubled(step)
+    return recovery.Recovery(pipeline).recover(carry_out=False, progress=lambda *_: None).diagnosis
 
 
 def test_recover_says_that_the_next_sync_will_stop_again(pipeline: Any) -> None:
@@ -43,8 +43,8 @@ def test_recover_says_that_the_next_sync_will_stop_again(pipeline: Any) -> None:
     assert "the next sync will stop again at message 'I', byte offset 0, WAL 0/1000" in damaged
     refused = SourceError("the role lacks a privilege", where="host=h", way_out="GRANT it")
     assert "stop again at host=h: the role lacks a privilege: GRANT it" in _stopped_by(pipeline, refused)
-    aside.retry_without_troubled(pipeline, lambda: None)
-    fine = recovery.recover(pipeline, carry_out=False, progress=lambda *_: None).diagnosis
+    aside.SettingAside(pipeline).retry_without_troubled(lambda: None)
+    fine = recovery.Recovery(pipeline).recover(carry_out=False, progress=lambda *_: None).diagnosis
     assert "again" not in fine
 
 
