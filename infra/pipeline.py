@@ -83,12 +83,12 @@ class Pipeline(PipelineTables):
     def pull(self, *, progress: Progressing = silent, wait_seconds: float = 0.0) -> PullReport:
         """Write the next change log batch up to the source's position now; or find one written before."""
         from slotlake.infra.source.wal_notes import note_source_position
-        from slotlake.infra.sync.catch_up import pull_next
+        from slotlake.infra.sync.catch_up import Sync
         from slotlake.spark.catalog.looks import sparing
 
         with self.exclusively(wait_seconds, step="pull"), sparing():
             note_source_position(self.file.state_dir, self.source.dsn)
-            return pull_next(self, progress)
+            return Sync(self).pull_next(progress)
 
     def apply(self, batch: str, *, wait_seconds: float = 60.0) -> ApplyReport:
         """Stage a batch of the change log; readers see nothing of it."""
@@ -118,11 +118,11 @@ class Pipeline(PipelineTables):
 
     def sync(self, *, progress: Progressing = silent, wait_seconds: float = 0.0) -> SyncReport:
         """One micro-batch: catch up with the source's position now, apply, publish, confirm."""
-        from slotlake.infra.sync.catch_up import catch_up
+        from slotlake.infra.sync.catch_up import Sync
         from slotlake.spark.catalog.looks import sparing
 
         with self.exclusively(wait_seconds, step="sync"), sparing():
-            return catch_up(self, progress)
+            return Sync(self).catch_up(progress)
 
     def run(
         self,

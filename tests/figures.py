@@ -16,6 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from tests import calls as calls_of
+
 ROOT: Final = Path(__file__).resolve().parents[1]
 FLOORS: Final = ("dags", "infra", "expectations", "spark", "decoder")
 _SMALL_FILE_LINES: Final = 40
@@ -56,29 +58,12 @@ def takes(function: _Function, name: str) -> bool:
     return any(each.arg == name for each in every)
 
 
-def handed_on(name: str) -> Counter[str]:
-    """How often infra's functions hand an argument on, in all, and to a function of another room."""
-    rooms: dict[str, str] = {}
-    for path, function in functions("infra"):
-        rooms.setdefault(function.name, _room(path))
-    found: Counter[str] = Counter()
-    for path, tree in modules("infra").items():
-        for node in ast.walk(tree):
-            if not isinstance(node, ast.Call):
-                continue
-            given = [*node.args, *(each.value for each in node.keywords)]
-            if any(isinstance(each, ast.Name) and each.id == name for each in given):
-                called = (
-                    node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-                )
-                found["all"] += 1
-                found["to another room"] += rooms.get(called, _room(path)) != _room(path)
-    return found
-
-
-def _room(path: str) -> str:
-    parts = Path(path).parts
-    return parts[1] if len(parts) > 2 else ""
+def takes_open_pipeline(found: tuple[str, _Function]) -> bool:
+    """Whether a function has an open pipeline as an argument, and is no constructor."""
+    _, function = found
+    every = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
+    types = [ast.unparse(each.annotation) for each in every if each.annotation is not None]
+    return function.name != "__init__" and bool({"OpenPipeline", "Pipeline"} & set(types))
 
 
 def asked_of(name: str) -> Counter[str]:
@@ -218,7 +203,7 @@ def args_entries() -> tuple[int, int]:
 
 def figures() -> dict[str, object]:
     """Each figure by its words."""
-    handed, asked = handed_on("pipeline"), asked_of("pipeline")
+    (handed, above), asked = calls_of.handed_on(), asked_of("pipeline")
     infra = list(functions("infra"))
     entries, empty = args_entries()
     return {
@@ -227,8 +212,11 @@ def figures() -> dict[str, object]:
         "lines of tests": lines("tests"),
         "functions of infra": len(infra),
         "… that take `pipeline`": sum(takes(function, "pipeline") for _, function in infra),
-        "`pipeline` is handed on": handed["all"],
-        "… to another room": handed["to another room"],
+        "… an open one, constructors left out": sum(map(takes_open_pipeline, infra)),
+        "a sync reaches so many": len(calls_of.reached()),
+        "… which hand `pipeline` on": handed,
+        "… to a room above": above,
+        "floors of infra": max(calls_of.floors().values()) + 1,
         **{f"`pipeline.{name}`": asked[name] for name in ("file", "lake", "source", "position")},
         "`open_catalog(`": calls("open_catalog"),
         "registries of modules": len(registries()),

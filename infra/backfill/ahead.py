@@ -29,7 +29,7 @@ from slotlake.infra.copy.copying import Attempt, Filling
 from slotlake.infra.copy.described import Described
 from slotlake.infra.copy.forward import distinct_keys, named_keys, too_many
 from slotlake.infra.copy.record import CopyRecord
-from slotlake.infra.copy.tables import InPlace, clear_ranges, copy_in_place, replacement
+from slotlake.infra.copy.tables import InPlace, TableCopies, clear_ranges
 from slotlake.infra.schema.large_tables import replaced_in_place
 from slotlake.infra.selection.aside import tables_aside
 from slotlake.infra.state.verified import copied_since, read_verified
@@ -142,7 +142,7 @@ class WholeTables:
             tables, attempt = list(self.described.schemas), _ByBatches(self._record, self.snapshot.lsn)
             try:
                 if self._is_read and self._are_in_lake():
-                    copied = copy_in_place(self.pipeline, tables, later, progress, _HOW, attempt)
+                    copied = TableCopies(self.pipeline).copy_in_place(tables, later, progress, _HOW, attempt)
                     if len(copied.copies) == len(tables):
                         self.reports = reports_of(copied.copies)
                         return later.lsn
@@ -162,7 +162,7 @@ class WholeTables:
         return CopyRecord(self.pipeline.file.state_dir / _HOW.purpose)
 
     def _place(self) -> Replacement:
-        return replacement(self.pipeline, list(self.described.schemas), self.snapshot.lsn, _HOW)
+        return TableCopies(self.pipeline).replacement(list(self.described.schemas), self.snapshot.lsn, _HOW)
 
     def _clear(self) -> None:
         clear_ranges(self.pipeline.lake, self.described.schemas.values(), _HOW)

@@ -31,11 +31,11 @@ from slotlake.infra.backfill.named import named_tables
 from slotlake.infra.backfill.report import BackfillReport, TableBackfilled, reports_of
 from slotlake.infra.backfill.rows import amending, compare, publish_rows, read_rows, stage_rows
 from slotlake.infra.config.private_files import with_private_files
-from slotlake.infra.copy.tables import backfill_point
+from slotlake.infra.copy.tables import TableCopies
 from slotlake.infra.selection.aside import tables_aside
 from slotlake.infra.selection.tables import refuse_changed
 from slotlake.infra.sync.batch_steps import BatchSteps
-from slotlake.infra.sync.reading_again import drop_filtered, mirrors_of, read_again, snapshot_for
+from slotlake.infra.sync.reading_again import WholeTablesAgain, mirrors_of
 
 if TYPE_CHECKING:
     from slotlake.infra.opened.open_pipeline import OpenPipeline
@@ -165,12 +165,12 @@ def _publish_chosen(chosen: ChosenRows, run: _Run, request: BackfillRequest) -> 
 def _whole_tables(pipeline: OpenPipeline, run: _Run, tables: Sequence[SourceTable]) -> int:
     """Read whole tables again, and return the LSN at which they are published."""
     try:
-        lsn, copies = read_again(pipeline, tables, run.wait_seconds, run.progress)
+        lsn, copies = WholeTablesAgain(pipeline).read_again(tables, run.wait_seconds, run.progress)
     except ApplyError:
         # A filter that no longer fits a table holds up the very batches that lead to the copy.
-        if not drop_filtered(pipeline, tables):
+        if not WholeTablesAgain(pipeline).drop_filtered(tables):
             raise
-        lsn, copies = read_again(pipeline, tables, run.wait_seconds, run.progress)
+        lsn, copies = WholeTablesAgain(pipeline).read_again(tables, run.wait_seconds, run.progress)
     run.done = reports_of(copies)
     return lsn
 
@@ -222,7 +222,7 @@ class _Run:
             return snapshot.lsn
 
     def _at_snapshot(self, tables: Sequence[SourceTable]) -> AbstractContextManager[ExportedSnapshot]:
-        return snapshot_for(self.pipeline, tables, self.wait_seconds, self.progress)
+        return WholeTablesAgain(self.pipeline).snapshot_for(tables, self.wait_seconds, self.progress)
 
     def _stage(
         self,
@@ -240,7 +240,7 @@ class _Run:
             return []
         amendment = resources.enter_context(amending(self.pipeline, difference.mirror))
         rows = read_rows(self.pipeline, amendment, difference, snapshot, self.progress)
-        point = backfill_point(self.pipeline, snapshot.lsn, tables, 0)
+        point = TableCopies(self.pipeline).backfill_point(snapshot.lsn, tables, 0)
         return stage_rows(amendment, difference, rows, point, self.progress)
 
 

@@ -25,7 +25,7 @@ from slotlake.infra.backfill.batches_between import batches_between
 from slotlake.infra.backfill.report import TableBackfilled
 from slotlake.infra.backfill.rows import Difference, amending, compare, publish_rows, read_rows, stage_rows
 from slotlake.infra.backfill.whole import would_replace
-from slotlake.infra.copy.tables import backfill_point
+from slotlake.infra.copy.tables import TableCopies
 from slotlake.infra.opened.readers import reading_noted
 from slotlake.infra.selection.aside import tables_aside
 from slotlake.infra.state.verified import copied_since, read_verified
@@ -139,7 +139,7 @@ class ChosenRows:
         if not self._holds(position):
             progress("rows that differ were changed meanwhile: comparing again", 0)
             return None
-        point = backfill_point(self.pipeline, position, self.tables, 0)
+        point = TableCopies(self.pipeline).backfill_point(position, self.tables, 0)
         names = [
             name
             for each in self._read

@@ -24,7 +24,7 @@ from slotlake.decoder.copy.table import CopyCrew, CopyJob
 from slotlake.decoder.errors import LakeError, PipelineFileError, SourceError
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.backfill.report import KEYS_SHOWN_MAX, TableBackfilled
-from slotlake.infra.copy.tables import backfill_point
+from slotlake.infra.copy.tables import TableCopies
 from slotlake.infra.selection.types import refuse_lossy_copy
 from slotlake.infra.source.fingerprints import fingerprints_at, require_unchanged
 
@@ -225,7 +225,7 @@ def publish_rows(
     if not names:
         return
     changed = {t.lake_table: t.changes for t in done if t.inserted is None or t.changes}
-    point = replace(backfill_point(pipeline, lsn, tables, sum(changed.values())), changed=changed)
+    point = replace(TableCopies(pipeline).backfill_point(lsn, tables, sum(changed.values())), changed=changed)
     publish_tables(pipeline.lake, point, names, start=lsn)
 
 

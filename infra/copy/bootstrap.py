@@ -33,7 +33,7 @@ from slotlake.decoder.slots.slot import create_slot, inspect_slot
 from slotlake.decoder.stream.options import negotiate
 from slotlake.infra.config.identity import note_identity, require_same_lake
 from slotlake.infra.copy.copying import Attempt
-from slotlake.infra.copy.tables import Copied, copy_all, published_tables
+from slotlake.infra.copy.tables import Copied, TableCopies, published_tables
 from slotlake.infra.copy.unfinished import (
     UnfinishedCopy,
     earlier_attempt,
@@ -171,7 +171,7 @@ class Bootstrap:
                 attempt = Attempt(record_of(self._file), snapshot.lsn)
             reach("init.slot_made")
             return (
-                copy_all(self._pipeline, tables, snapshot, progress, attempt),
+                TableCopies(self._pipeline).copy_all(tables, snapshot, progress, attempt),
                 snapshot.lsn,
                 attempt.machines,
             )

@@ -94,68 +94,175 @@ class Copied:
     errors: Errors
 
 
-def copy_all(
-    pipeline: OpenPipeline,
-    tables: Sequence[SourceTable],
-    snapshot: ExportedSnapshot,
-    progress: Progressing,
-    attempt: Attempt | None = None,
-) -> Copied:
-    """Copy tables as seen in the snapshot, and publish at its LSN, at once, those that are whole.
+class TableCopies:
+    """Copies of whole tables under one snapshot, published or staged."""
 
-    A table that cannot be copied, or that changes meanwhile, is left out.
+    def __init__(self, pipeline: OpenPipeline) -> None:
+        self._pipeline, self._file, self._lake, self._source = (
+            pipeline,
+            pipeline.file,
+            pipeline.lake,
+            pipeline.source,
+        )
 
-    Args:
-        tables: published tables that the lake does not have.
-        attempt: the record of what is copied, if that is to stay when this is cut off, or is not to be
-            finished now.
+    def copy_all(
+        self,
+        tables: Sequence[SourceTable],
+        snapshot: ExportedSnapshot,
+        progress: Progressing,
+        attempt: Attempt | None = None,
+    ) -> Copied:
+        """Copy tables as seen in the snapshot, and publish at its LSN, at once, those that are whole.
 
-    Raises:
-        SlotlakeError: something else than one table's error; or one that is to stop all.
-    """
-    from slotlake.infra.copy.copying import Filling
+        A table that cannot be copied, or that changes meanwhile, is left out.
 
-    described = Described.at(pipeline, snapshot, tables)
-    schemas = described.schemas
-    finishes = attempt is None or attempt.finishes
-    next_xid = xid_of_snapshot(pipeline.source.dsn, snapshot.snapshot)
-    # The snapshot was made before: all that it shows was committed by then.
-    committed_by = source_clock(pipeline.source.dsn)
-    try:
-        with _initial_copy(pipeline, schemas, attempt) as copy:
-            copies, states = Filling(pipeline).fill_tables(copy, described, snapshot, progress, attempt)
-            remaining = described.remaining()
-            copies = copies_of(copies, remaining)
+        Args:
+            tables: published tables that the lake does not have.
+            attempt: the record of what is copied, if that is to stay when this is cut off, or is not to be
+                finished now.
+
+        Raises:
+            SlotlakeError: something else than one table's error; or one that is to stop all.
+        """
+        from slotlake.infra.copy.copying import Filling
+
+        described = Described.at(self._pipeline, snapshot, tables)
+        schemas = described.schemas
+        finishes = attempt is None or attempt.finishes
+        next_xid = xid_of_snapshot(self._source.dsn, snapshot.snapshot)
+        # The snapshot was made before: all that it shows was committed by then.
+        committed_by = source_clock(self._source.dsn)
+        try:
+            with self._initial_copy(schemas, attempt) as copy:
+                copies, states = Filling(self._pipeline).fill_tables(
+                    copy, described, snapshot, progress, attempt
+                )
+                remaining = described.remaining()
+                copies = copies_of(copies, remaining)
+                names = {each.table for each in copies}
+                copy.leave_out([schema for schema in schemas.values() if schema.source_name not in names])
+                if copies or (finishes and not remaining):
+                    rows = sum(each.rows for each in copies)
+                    point = self.copy_point(snapshot.lsn, "copy", rows, next_xid=next_xid)
+                    note_copied(self._file.state_dir, names, snapshot.lsn)
+                    copy.publish(replace(point, commit_time=committed_by))
+        except BaseException:
+            unmark_process(self._file.state_dir)
+            raise
+        states.finish(copies)
+        return Copied(copies, described.errors)
+
+    def _initial_copy(
+        self, schemas: Mapping[SourceTable, TableSchema], attempt: Attempt | None
+    ) -> InitialCopy:
+        """Begin copies out of sight; derived tables come with those that can be finished now."""
+        from slotlake.spark.copy.initial import InitialCopy
+
+        finishes = attempt is None or attempt.finishes
+        names = [(table.schema, table.table) for table in schemas] if finishes else []
+        return InitialCopy.begin(
+            self._pipeline.session,
+            self._lake,
+            self._pipeline.name,
+            list(schemas.values()),
+            derived_modes(self._file, names),
+            None if attempt is None else attempt.recorded_files(schemas, self._lake.namespace),
+        )
+
+    def copy_point(self, lsn: int, kind: str, rows: int, name: str = "", next_xid: str = "") -> Point:
+        """Describe the consistency point of a copy.
+
+        Args:
+            lsn: the LSN at which the copy is published.
+            kind: of the point, as "copy" or "backfill".
+            rows: how many rows were copied.
+            name: what was copied, to tell points of one LSN apart.
+            next_xid: as `Origin` has it.
+        """
+        from slotlake.decoder.lsn import format_lsn
+        from slotlake.infra.source.history import server_origin
+        from slotlake.spark.publish.commits import Point
+
+        origin = replace(server_origin(self._source), next_xid=next_xid)
+        batch = "-".join(part for part in (kind, format_lsn(lsn).replace("/", "_"), name) if part)
+        return Point(self._pipeline.name, lsn, batch, digest="", kind=kind, changes=rows, origin=origin)
+
+    def copy_in_place(
+        self,
+        tables: Sequence[SourceTable],
+        snapshot: ExportedSnapshot,
+        progress: Progressing,
+        how: InPlace,
+        attempt: Attempt | None = None,
+    ) -> Copied:
+        """As `copy_all`, in place of what the lake has of these tables, at whose position the snapshot is.
+
+        Args:
+            tables: published tables that the lake has.
+            how: where their ranges lie, and what is published.
+            attempt: as for `copy_all`.
+
+        Raises:
+            SlotlakeError: as `copy_all`.
+        """
+        from slotlake.infra.copy.copying import Filling
+
+        described = Described.at(self._pipeline, snapshot, tables)
+        place = self.replacement(tables, snapshot.lsn, how)
+        try:
+            require_none(described.errors, how)
+            place.begin(described.schemas.values(), resumes=attempt is not None)
+            copies, states = Filling(self._pipeline).fill_tables(
+                place, described, snapshot, progress, attempt
+            )
+            copies = copies_of(copies, described.remaining())
+            require_none(described.errors, how)
+            if copies:
+                reach(how.staged)
             names = {each.table for each in copies}
-            copy.leave_out([schema for schema in schemas.values() if schema.source_name not in names])
-            if copies or (finishes and not remaining):
-                rows = sum(each.rows for each in copies)
-                point = copy_point(pipeline, snapshot.lsn, "copy", rows, next_xid=next_xid)
-                note_copied(pipeline.file.state_dir, names, snapshot.lsn)
-                copy.publish(replace(point, commit_time=committed_by))
-    except BaseException:
-        unmark_process(pipeline.file.state_dir)
-        raise
-    states.finish(copies)
-    return Copied(copies, described.errors)
+            note_copied(self._file.state_dir, names, snapshot.lsn)
+            place.publish(names)
+        except BaseException:
+            unmark_process(self._file.state_dir)
+            raise
+        finally:
+            if attempt is None:
+                clear_ranges(self._lake, described.schemas.values(), how)
+        states.finish(copies)
+        clear_ranges(self._lake, [s for s in described.schemas.values() if s.source_name in names], how)
+        return Copied(copies, described.errors)
 
+    def replacement(self, tables: Sequence[SourceTable], lsn: int, how: InPlace) -> Replacement:
+        """Where the copies of tables go that replace what the lake has, which stands at an LSN."""
+        from slotlake.spark.copy.replacement import Replacement
 
-def _initial_copy(
-    pipeline: OpenPipeline, schemas: Mapping[SourceTable, TableSchema], attempt: Attempt | None
-) -> InitialCopy:
-    """Begin copies out of sight; derived tables come with those that can be finished now."""
-    from slotlake.spark.copy.initial import InitialCopy
+        point = self.backfill_point(lsn, tables, 0)
+        return Replacement(self._pipeline.session, self._lake, point, how.final, how.purpose)
 
-    finishes = attempt is None or attempt.finishes
-    names = [(table.schema, table.table) for table in schemas] if finishes else []
-    return InitialCopy.begin(
-        pipeline.session,
-        pipeline.lake,
-        pipeline.name,
-        list(schemas.values()),
-        derived_modes(pipeline.file, names),
-        None if attempt is None else attempt.recorded_files(schemas, pipeline.lake.namespace),
-    )
+    def backfill_point(self, lsn: int, tables: Sequence[SourceTable], changes: int) -> Point:
+        """Describe the consistency point of tables, or rows of them, that are read again.
+
+        Args:
+            lsn: where the lake stands.
+            tables: all that are read.
+            changes: rows that are inserted, changed and deleted.
+        """
+        others = f"+{len(tables) - 1}" if len(tables) > 1 else ""
+        name = f"{postgres_name(tables[0].schema, tables[0].table)}{others}"
+        return self.copy_point(lsn, "backfill", changes, name)
+
+    def replace_content(self, table: SourceTable, snapshot: ExportedSnapshot, progress: Progressing) -> int:
+        """Replace a lake table's rows by those that the snapshot shows; return how many they are.
+
+        Args:
+            snapshot: the snapshot under which it is read.
+
+        Raises:
+            VanishedError: the table was dropped.
+        """
+        copied = self.copy_in_place([table], snapshot, progress, InPlace())
+        require_all([table], copied)
+        return copied.copies[0].rows
 
 
 def copies_of(copies: Sequence[TableCopy], schemas: Mapping[SourceTable, TableSchema]) -> list[TableCopy]:
@@ -171,27 +278,6 @@ def source_clock(dsn: str) -> datetime:
         assert row is not None
         now: datetime = row[0]
         return now.astimezone(UTC)
-
-
-def copy_point(
-    pipeline: OpenPipeline, lsn: int, kind: str, rows: int, name: str = "", next_xid: str = ""
-) -> Point:
-    """Describe the consistency point of a copy.
-
-    Args:
-        lsn: the LSN at which the copy is published.
-        kind: of the point, as "copy" or "backfill".
-        rows: how many rows were copied.
-        name: what was copied, to tell points of one LSN apart.
-        next_xid: as `Origin` has it.
-    """
-    from slotlake.decoder.lsn import format_lsn
-    from slotlake.infra.source.history import server_origin
-    from slotlake.spark.publish.commits import Point
-
-    origin = replace(server_origin(pipeline.source), next_xid=next_xid)
-    batch = "-".join(part for part in (kind, format_lsn(lsn).replace("/", "_"), name) if part)
-    return Point(pipeline.name, lsn, batch, digest="", kind=kind, changes=rows, origin=origin)
 
 
 @dataclass(frozen=True)
@@ -211,63 +297,11 @@ class InPlace:
     together: bool = True
 
 
-def copy_in_place(
-    pipeline: OpenPipeline,
-    tables: Sequence[SourceTable],
-    snapshot: ExportedSnapshot,
-    progress: Progressing,
-    how: InPlace,
-    attempt: Attempt | None = None,
-) -> Copied:
-    """As `copy_all`, in place of what the lake has of these tables, at whose position the snapshot is.
-
-    Args:
-        tables: published tables that the lake has.
-        how: where their ranges lie, and what is published.
-        attempt: as for `copy_all`.
-
-    Raises:
-        SlotlakeError: as `copy_all`.
-    """
-    from slotlake.infra.copy.copying import Filling
-
-    described = Described.at(pipeline, snapshot, tables)
-    place = replacement(pipeline, tables, snapshot.lsn, how)
-    try:
-        require_none(described.errors, how)
-        place.begin(described.schemas.values(), resumes=attempt is not None)
-        copies, states = Filling(pipeline).fill_tables(place, described, snapshot, progress, attempt)
-        copies = copies_of(copies, described.remaining())
-        require_none(described.errors, how)
-        if copies:
-            reach(how.staged)
-        names = {each.table for each in copies}
-        note_copied(pipeline.file.state_dir, names, snapshot.lsn)
-        place.publish(names)
-    except BaseException:
-        unmark_process(pipeline.file.state_dir)
-        raise
-    finally:
-        if attempt is None:
-            clear_ranges(pipeline.lake, described.schemas.values(), how)
-    states.finish(copies)
-    clear_ranges(pipeline.lake, [s for s in described.schemas.values() if s.source_name in names], how)
-    return Copied(copies, described.errors)
-
-
 def require_none(errors: Errors, how: InPlace) -> None:
     """Raise one of these errors, if no table is to be published without the others."""
     if how.together:
         for error in errors.values():
             raise error
-
-
-def replacement(pipeline: OpenPipeline, tables: Sequence[SourceTable], lsn: int, how: InPlace) -> Replacement:
-    """Where the copies of tables go that replace what the lake has, which stands at an LSN."""
-    from slotlake.spark.copy.replacement import Replacement
-
-    point = backfill_point(pipeline, lsn, tables, 0)
-    return Replacement(pipeline.session, pipeline.lake, point, how.final, how.purpose)
 
 
 def clear_ranges(lake: LakeSettings, schemas: Iterable[TableSchema], how: InPlace) -> None:
@@ -276,36 +310,6 @@ def clear_ranges(lake: LakeSettings, schemas: Iterable[TableSchema], how: InPlac
 
     names = [schema.lake_name(lake.namespace) for schema in schemas]
     remove_ranges(lake, names, how.purpose)
-
-
-def backfill_point(pipeline: OpenPipeline, lsn: int, tables: Sequence[SourceTable], changes: int) -> Point:
-    """Describe the consistency point of tables, or rows of them, that are read again.
-
-    Args:
-        lsn: where the lake stands.
-        tables: all that are read.
-        changes: rows that are inserted, changed and deleted.
-    """
-    others = f"+{len(tables) - 1}" if len(tables) > 1 else ""
-    name = f"{postgres_name(tables[0].schema, tables[0].table)}{others}"
-    return copy_point(pipeline, lsn, "backfill", changes, name)
-
-
-def replace_content(
-    pipeline: OpenPipeline, table: SourceTable, snapshot: ExportedSnapshot, progress: Progressing
-) -> int:
-    """Replace a lake table's rows by those that the snapshot shows; return how many they are.
-
-    Args:
-        pipeline: the pipeline, whose lake stands at the snapshot's LSN.
-        snapshot: the snapshot under which it is read.
-
-    Raises:
-        VanishedError: the table was dropped.
-    """
-    copied = copy_in_place(pipeline, [table], snapshot, progress, InPlace())
-    require_all([table], copied)
-    return copied.copies[0].rows
 
 
 def require_all(tables: Sequence[SourceTable], copied: Copied) -> None:

@@ -39,9 +39,9 @@ from slotlake.infra.selection.file_tables import (
     target_publication,
 )
 from slotlake.infra.sync.batch_steps import BatchSteps
-from slotlake.infra.sync.catch_up import catch_up
+from slotlake.infra.sync.catch_up import Sync
 from slotlake.infra.sync.joining_tables import JoiningTables
-from slotlake.infra.sync.reading_again import read_again
+from slotlake.infra.sync.reading_again import WholeTablesAgain
 from slotlake.spark.names import parse_postgres_name, postgres_name
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class Adding:
         before = None
         while True:
             with self._pipeline.exclusively(WAIT_SECONDS, step="add"), sparing():
-                catch_up(self._pipeline, progress)
+                Sync(self._pipeline).catch_up(progress)
                 joining = JoiningTables(self._pipeline).progress_by_table()
                 in_lake = names_in_lake(self._lake)
                 note_names(self._file, in_lake)
@@ -182,7 +182,7 @@ class Adding:
             if lacking:
                 published = published_tables(self._pipeline, include_aside=lacking)
                 tables = [each for each in published if (each.schema, each.table) in lacking]
-                read_again(self._pipeline, tables, WAIT_SECONDS, progress)
+                WholeTablesAgain(self._pipeline).read_again(tables, WAIT_SECONDS, progress)
                 BatchSteps(self._pipeline).confirm_position()
 
     def _report(

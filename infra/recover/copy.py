@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.slots.slot import ExportedSnapshot, create_slot
-from slotlake.infra.copy.tables import published_tables, replace_content
+from slotlake.infra.copy.tables import TableCopies, published_tables
 from slotlake.infra.recover.compare import WHOLE, TableRepair
 from slotlake.infra.schema.evolution import SchemaChanges
 from slotlake.infra.source.pulling import pull_batch
@@ -27,57 +27,59 @@ WAIT_SECONDS = 60.0
 WHY = "files or snapshots of it were missing"
 
 
-def copy_again(
-    pipeline: OpenPipeline, broken: Collection[LakeName], progress: Progressing
-) -> list[TableRepair]:
-    """Copy damaged lake tables again, as far as they are published and in the catalog.
+class CopiedAgain:
+    """Tables that a recovery copies whole, in place."""
 
-    Args:
-        pipeline: the pipeline, whose slot still has all changes.
+    def __init__(self, pipeline: OpenPipeline) -> None:
+        self._pipeline, self._lake, self._source = pipeline, pipeline.lake, pipeline.source
 
-    Raises:
-        SlotError: open transactions hold the snapshot up; they are named, and the lake is as it was.
-    """
-    tables = _published_in_lake(pipeline, broken)
-    if not tables:
-        return []
-    progress("waiting for a snapshot of the source", 0)
-    with create_slot(pipeline.source, temporary=True, wait_seconds=WAIT_SECONDS) as snapshot:
-        rows = _copy_at(pipeline, tables, snapshot, progress)
-    BatchSteps(pipeline).confirm_position()
-    return [
-        TableRepair(postgres_name(table.schema, table.table), WHOLE, rows=rows[table], why=WHY)
-        for table in tables
-    ]
+    def copy_again(self, broken: Collection[LakeName], progress: Progressing) -> list[TableRepair]:
+        """Copy damaged lake tables again, as far as they are published and in the catalog.
 
+        Raises:
+            SlotError: open transactions hold the snapshot up; they are named, and the lake is as it was.
+        """
+        tables = self._published_in_lake(broken)
+        if not tables:
+            return []
+        progress("waiting for a snapshot of the source", 0)
+        with create_slot(self._source, temporary=True, wait_seconds=WAIT_SECONDS) as snapshot:
+            rows = self._copy_at(tables, snapshot, progress)
+        BatchSteps(self._pipeline).confirm_position()
+        return [
+            TableRepair(postgres_name(table.schema, table.table), WHOLE, rows=rows[table], why=WHY)
+            for table in tables
+        ]
 
-def _published_in_lake(pipeline: OpenPipeline, names: Collection[LakeName]) -> list[SourceTable]:
-    """The published tables whose lake tables are among these, and in the catalog."""
-    from slotlake.spark.read.point import ReadPoint
+    def _published_in_lake(self, names: Collection[LakeName]) -> list[SourceTable]:
+        """The published tables whose lake tables are among these, and in the catalog."""
+        from slotlake.spark.read.point import ReadPoint
 
-    lake_tables = ReadPoint.latest(pipeline.lake).pinned.keys()
-    namespace = pipeline.lake.namespace
-    return [
-        table
-        for table in published_tables(pipeline)
-        if (name := lake_table(namespace, table.schema, table.table)) in names and name in lake_tables
-    ]
+        lake_tables = ReadPoint.latest(self._lake).pinned.keys()
+        namespace = self._lake.namespace
+        return [
+            table
+            for table in published_tables(self._pipeline)
+            if (name := lake_table(namespace, table.schema, table.table)) in names and name in lake_tables
+        ]
 
-
-def _copy_at(
-    pipeline: OpenPipeline,
-    tables: Sequence[SourceTable],
-    snapshot: ExportedSnapshot,
-    progress: Progressing,
-) -> dict[SourceTable, int]:
-    """Bring the lake to the snapshot with copies of these tables; return how many rows each has."""
-    batch = pull_batch(pipeline, pipeline.position(), snapshot.lsn, progress, whole=True)
-    if batch.empty:
-        return {table: replace_content(pipeline, table, snapshot, progress) for table in tables}
-    SchemaChanges(pipeline).write_copies(
-        batch, snapshot, dict.fromkeys(tables, WHY), progress, examined=False
-    )
-    applied = BatchSteps(pipeline).apply_named(batch.name, judged=True)
-    BatchSteps(pipeline).publish_named(batch.name)
-    names = {table: postgres_name(table.schema, table.table) for table in tables}
-    return {table: applied.tables.get(names[table], 0) for table in tables}
+    def _copy_at(
+        self,
+        tables: Sequence[SourceTable],
+        snapshot: ExportedSnapshot,
+        progress: Progressing,
+    ) -> dict[SourceTable, int]:
+        """Bring the lake to the snapshot with copies of these tables; return how many rows each has."""
+        batch = pull_batch(self._pipeline, self._pipeline.position(), snapshot.lsn, progress, whole=True)
+        if batch.empty:
+            return {
+                table: TableCopies(self._pipeline).replace_content(table, snapshot, progress)
+                for table in tables
+            }
+        SchemaChanges(self._pipeline).write_copies(
+            batch, snapshot, dict.fromkeys(tables, WHY), progress, examined=False
+        )
+        applied = BatchSteps(self._pipeline).apply_named(batch.name, judged=True)
+        BatchSteps(self._pipeline).publish_named(batch.name)
+        names = {table: postgres_name(table.schema, table.table) for table in tables}
+        return {table: applied.tables.get(names[table], 0) for table in tables}

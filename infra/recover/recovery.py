@@ -200,7 +200,7 @@ class Recovery:
         self, diagnosis: Diagnosis, broken: Collection[LakeName], progress: Progressing
     ) -> list[TableRepair]:
         """Compare all tables at a new slot if one is needed; else copy those that cannot be read."""
-        from slotlake.infra.recover.copy import copy_again
+        from slotlake.infra.recover.copy import CopiedAgain
         from slotlake.infra.recover.renew import Renewal
         from slotlake.infra.sync.joining_tables import JoiningTables
 
@@ -211,7 +211,7 @@ class Recovery:
             )
         if not broken:
             return []
-        tables = copy_again(self._pipeline, broken, progress)
+        tables = CopiedAgain(self._pipeline).copy_again(broken, progress)
         JoiningTables(self._pipeline).add_new_tables(progress)
         return tables
 

@@ -26,7 +26,7 @@ from slotlake.decoder.stream.preflight import identity_of
 from slotlake.expectations.source_side import snapshot_session
 from slotlake.infra.config.identity import note_identity
 from slotlake.infra.copy.described import Described
-from slotlake.infra.copy.tables import copy_all, published_tables, source_clock
+from slotlake.infra.copy.tables import TableCopies, published_tables, source_clock
 from slotlake.infra.recover.compare import NEW, ROWS, WHOLE, Comparison, TableRepair, compare
 from slotlake.infra.schema.evolution import SchemaChanges
 from slotlake.infra.selection.aside import SettingAside
@@ -141,7 +141,7 @@ class Renewal:
         """Copy tables that the lake lacks, if the pipeline file wants them."""
         tables = [each.source for each in comparisons if each.source is not None and each.repair.how == NEW]
         if tables and self._file.new_tables == "copy":
-            for error in copy_all(self._pipeline, tables, snapshot, progress).errors.values():
+            for error in TableCopies(self._pipeline).copy_all(tables, snapshot, progress).errors.values():
                 SettingAside(self._pipeline).set_aside(error)
 
     def _position_below(self, lsn: int) -> int:

@@ -30,7 +30,7 @@ from slotlake.decoder.errors import SlotError
 from slotlake.decoder.failpoints import reach
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.slots.slot import ExportedSnapshot, create_slot
-from slotlake.infra.schema.examination import examine
+from slotlake.infra.schema.examination import Examination
 from slotlake.infra.schema.findings import Findings, sidecar_of, with_copy_reason
 from slotlake.infra.selection.aside import SettingAside, setting_aside
 
@@ -98,7 +98,9 @@ class SchemaChanges:
     ) -> Batch:
         from slotlake.infra.schema.large_tables import without_large
 
-        findings = without_large(self._pipeline, examine(self._pipeline, batch, snapshot), compared=False)
+        findings = without_large(
+            self._pipeline, Examination(self._pipeline).examine(batch, snapshot), compared=False
+        )
         if not findings.copies:
             _write_findings(self._file, self._lake, batch, findings)
             return batch
@@ -120,8 +122,8 @@ class SchemaChanges:
 
     def _extended_to_copies(self, batch: Batch, snapshot: ExportedSnapshot, progress: Progressing) -> Batch:
         """The batch that ends at the snapshot, with the copies of tables that are read there."""
-        from slotlake.infra.copy.tables import replace_content
-        from slotlake.infra.schema.promotion import widen
+        from slotlake.infra.copy.tables import TableCopies
+        from slotlake.infra.schema.promotion import Promotion
         from slotlake.infra.source.pulling import pull_batch
 
         if batch.end_lsn != snapshot.lsn or not (batch.empty or batch.path.is_dir()):
@@ -131,8 +133,8 @@ class SchemaChanges:
         if batch.empty:
             for table in findings.copies:
                 with setting_aside(self._pipeline):
-                    replace_content(self._pipeline, table, snapshot, progress)
-            widen(self._pipeline, findings, snapshot)
+                    TableCopies(self._pipeline).replace_content(table, snapshot, progress)
+            Promotion(self._pipeline).widen(findings, snapshot)
             _write_findings(self._file, self._lake, batch, findings)
         elif findings.copies:
             self._write_copies(batch, findings, snapshot, progress)
@@ -143,14 +145,16 @@ class SchemaChanges:
     def _findings_at(self, batch: Batch, snapshot: ExportedSnapshot, progress: Progressing) -> Findings:
         """The findings of a batch that ends at the snapshot, without copies that are needless or put off."""
         from slotlake.infra.schema.large_tables import without_large
-        from slotlake.infra.schema.promotion import without_needless_copies
+        from slotlake.infra.schema.promotion import Promotion
 
-        findings = without_large(self._pipeline, examine(self._pipeline, batch, snapshot), compared=False)
+        findings = without_large(
+            self._pipeline, Examination(self._pipeline).examine(batch, snapshot), compared=False
+        )
         if findings.republished and not snapshot.settled:
             raise UnsettledError(
                 "a table published again must be copied, and transactions of before may still be open"
             )
-        findings = without_needless_copies(self._pipeline, batch, findings, snapshot, progress)
+        findings = Promotion(self._pipeline).without_needless_copies(batch, findings, snapshot, progress)
         return without_large(self._pipeline, findings, compared=True)
 
     def write_copies(
@@ -175,7 +179,7 @@ class SchemaChanges:
         Raises:
             VanishedError: a table was dropped while it was copied.
         """
-        findings = Findings() if examined else examine(self._pipeline, batch, snapshot)
+        findings = Findings() if examined else Examination(self._pipeline).examine(batch, snapshot)
         findings = replace(findings, copies={**findings.copies, **copies})
         if findings.copies:
             self._write_copies(batch, findings, snapshot, progress)

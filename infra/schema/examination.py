@@ -105,50 +105,88 @@ class _Examined:
         return self.relations.get((mirror.schema, mirror.table), ())
 
 
-def examine(pipeline: OpenPipeline, batch: Batch, snapshot: ExportedSnapshot | None) -> Findings:
-    """Compare the tables that the lake follows with the source's catalog, and say what the batch asks for.
+class Examination:
+    """What the tables of a batch became meanwhile at the source."""
 
-    Args:
-        batch: a batch that starts at the lake's position.
-        snapshot: a snapshot of the source at which the catalog is read; None to read the catalog of now.
+    def __init__(self, pipeline: OpenPipeline) -> None:
+        self._pipeline, self._lake, self._source = pipeline, pipeline.lake, pipeline.source
 
-    Raises:
-        SourceError: the source's catalog cannot be read, or a publication is missing.
-    """
-    examined = _examined(pipeline, batch, snapshot)
-    reasons = _reasons_by_rows(pipeline.source.dsn, examined)
-    changed = [name for name in examined.relations if name in examined.mirrors]
-    differing = {name for name in changed if _differs_in_rows(examined.mirrors[name], examined)}
-    names = sorted(differing.union(reasons, _differing(pipeline.memory, examined)))
-    suspects = {name: examined.mirrors[name] for name in names}
-    return _findings(pipeline, examined, suspects, reasons) if suspects else Findings()
+    def examine(self, batch: Batch, snapshot: ExportedSnapshot | None) -> Findings:
+        """Compare the tables that the lake follows with the source's catalog; say what the batch asks for.
+
+        Args:
+            batch: a batch that starts at the lake's position.
+            snapshot: a snapshot of the source at which the catalog is read; None to read the catalog of now.
+
+        Raises:
+            SourceError: the source's catalog cannot be read, or a publication is missing.
+        """
+        examined = self._examined(batch, snapshot)
+        reasons = _reasons_by_rows(self._source.dsn, examined)
+        changed = [name for name in examined.relations if name in examined.mirrors]
+        differing = {name for name in changed if _differs_in_rows(examined.mirrors[name], examined)}
+        names = sorted(differing.union(reasons, _differing(self._pipeline.memory, examined)))
+        suspects = {name: examined.mirrors[name] for name in names}
+        return self._findings(examined, suspects, reasons) if suspects else Findings()
+
+    def _examined(self, batch: Batch, snapshot: ExportedSnapshot | None) -> _Examined:
+        from slotlake.spark.read.point import ReadPoint
+
+        point = ReadPoint.latest(self._lake)
+        followed = _followed(self._pipeline.memory, point)
+        snapshot_name = None if snapshot is None else snapshot.snapshot
+        relations: dict[Name, list[BatchRelation]] = {}
+        for relation in batch.relations:
+            if relation.rows:
+                relations.setdefault((relation.schema, relation.table), []).append(relation)
+        return _Examined(
+            batch,
+            followed,
+            relations,
+            followed_fingerprints(self._pipeline, followed.names.keys(), snapshot_name, batch.end_lsn),
+            point,
+            snapshot_name,
+            at_end=snapshot is not None and snapshot.lsn == batch.end_lsn,
+        )
+
+    def _findings(
+        self,
+        examined: _Examined,
+        suspects: Mapping[Name, TableSchema],
+        reasons: Mapping[Name, str],
+    ) -> Findings:
+        """Judge the suspects.
+
+        Args:
+            suspects: the tables that differ, by schema and name.
+            reasons: the tables that must be copied whatever the catalog says, and why.
+        """
+        from slotlake.infra.copy.tables import published_tables
+
+        published = {
+            (table.schema, table.table): table for table in published_tables(self._pipeline, to_read=False)
+        }
+        examined = _with_published(
+            self._source, examined, [published[name] for name in suspects if name in published]
+        )
+        altered = altered_tables(examined.batch)
+        verdicts = {
+            name: Verdict(copy_reason=reasons[name])
+            if name in reasons
+            else _verdict(mirror, published[name], examined, altered)
+            for name, mirror in suspects.items()
+            if name in published
+        }
+        findings = _together(examined, verdicts, published)
+        return _with_unpublished(
+            findings, examined, [mirror for name, mirror in suspects.items() if name not in published]
+        )
 
 
 def relation_id(mirror: TableSchema) -> int:
     """The OID of the source table that a mirror was copied from."""
     fingerprint = CatalogFingerprint.from_json(mirror.fingerprint)
     return mirror.relation_id if fingerprint is None else fingerprint.relation_id
-
-
-def _examined(pipeline: OpenPipeline, batch: Batch, snapshot: ExportedSnapshot | None) -> _Examined:
-    from slotlake.spark.read.point import ReadPoint
-
-    point = ReadPoint.latest(pipeline.lake)
-    followed = _followed(pipeline.memory, point)
-    snapshot_name = None if snapshot is None else snapshot.snapshot
-    relations: dict[Name, list[BatchRelation]] = {}
-    for relation in batch.relations:
-        if relation.rows:
-            relations.setdefault((relation.schema, relation.table), []).append(relation)
-    return _Examined(
-        batch,
-        followed,
-        relations,
-        followed_fingerprints(pipeline, followed.names.keys(), snapshot_name, batch.end_lsn),
-        point,
-        snapshot_name,
-        at_end=snapshot is not None and snapshot.lsn == batch.end_lsn,
-    )
 
 
 @dataclass(frozen=True)
@@ -251,38 +289,6 @@ def _differs_in_rows(mirror: TableSchema, examined: _Examined) -> bool:
         for column in relation.columns
     }
     return bool(row_columns - lake_columns) and not mirror.selection
-
-
-def _findings(
-    pipeline: OpenPipeline,
-    examined: _Examined,
-    suspects: Mapping[Name, TableSchema],
-    reasons: Mapping[Name, str],
-) -> Findings:
-    """Judge the suspects.
-
-    Args:
-        suspects: the tables that differ, by schema and name.
-        reasons: the tables that must be copied whatever the catalog says, and why.
-    """
-    from slotlake.infra.copy.tables import published_tables
-
-    published = {(table.schema, table.table): table for table in published_tables(pipeline, to_read=False)}
-    examined = _with_published(
-        pipeline.source, examined, [published[name] for name in suspects if name in published]
-    )
-    altered = altered_tables(examined.batch)
-    verdicts = {
-        name: Verdict(copy_reason=reasons[name])
-        if name in reasons
-        else _verdict(mirror, published[name], examined, altered)
-        for name, mirror in suspects.items()
-        if name in published
-    }
-    findings = _together(examined, verdicts, published)
-    return _with_unpublished(
-        findings, examined, [mirror for name, mirror in suspects.items() if name not in published]
-    )
 
 
 def _with_published(source: SourceSettings, examined: _Examined, tables: Iterable[SourceTable]) -> _Examined:

@@ -28,7 +28,7 @@ from slotlake.infra.source.wal_notes import note_source_position
 from slotlake.infra.state.batch_notes import note_pulled
 from slotlake.infra.sync.batch_steps import BatchSteps, Totals
 from slotlake.infra.sync.findings import Judgement
-from slotlake.infra.sync.gates import forget_refused
+from slotlake.infra.sync.gates import Gates
 from slotlake.infra.sync.upgraded import go_on_upgraded
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Advance:
             until: the LSN at which the batch ends; None for where the source is now.
             snapshot: a snapshot of the source at ``until``; None if there is none.
         """
-        forget_refused(self._pipeline, position)
+        Gates(self._pipeline).forget_refused(position)
         batch = pull_batch(self._pipeline, position, until, progress)
         SettingAside(self._pipeline).set_aside_unreadable(batch)
         batch = SchemaChanges(self._pipeline).with_schema_changes(batch, snapshot, progress)

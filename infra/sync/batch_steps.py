@@ -28,7 +28,7 @@ from slotlake.infra.source import standing_puller
 from slotlake.infra.state import batch_notes as journal
 from slotlake.infra.state.notes import STAGED, StateFile
 from slotlake.infra.sync.findings import Judgement
-from slotlake.infra.sync.gates import require_gates
+from slotlake.infra.sync.gates import Gates
 from slotlake.spark.names import LakeName, parse_postgres_name, postgres_name
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ class BatchSteps:
 
         SettingAside(self._pipeline).pass_over(batch)  # a table may have been set aside since it was applied
         if self._pipeline.position() < batch.end_lsn:
-            require_gates(self._pipeline, batch)
+            Gates(self._pipeline).require_gates(batch)
         staged, contents = _tables_staged(self._file, batch), sidecar.read(batch)
         try:
             return publish_batch(self._lake, batch, self._pipeline.name, contents, staged), []

@@ -32,7 +32,7 @@ from slotlake.infra.sync.compaction import SECONDS_MAX, Compaction
 from slotlake.infra.sync.joining_tables import JoiningTables
 from slotlake.infra.sync.modes import begin_modes
 from slotlake.infra.sync.recopying import RecopiedTables, reasons
-from slotlake.infra.sync.refill import fill_added_columns
+from slotlake.infra.sync.refill import Refill
 from slotlake.infra.sync.resuming import TablesAside
 
 if TYPE_CHECKING:
@@ -42,39 +42,120 @@ if TYPE_CHECKING:
     from slotlake.spark.publish.aside import Name
 
 
-def pull_next(pipeline: OpenPipeline, progress: Progressing) -> PullReport:
-    """Return the batch from the lake's position up to the source's of now; pulled, or found on disk."""
-    aside = tables_aside(pipeline.lake).keys()
-    report = SettingAside(pipeline).retry_without_troubled(lambda: _pull_next(pipeline, aside, progress))
-    warnings = [*report.warnings, *gone_warnings(pipeline.file, pipeline.lake.namespace)]
-    return replace(report, set_aside=reasons(pipeline), warnings=warnings)
+class Sync:
+    """A sync: to where the source is now, batch after batch."""
 
+    def __init__(self, pipeline: OpenPipeline) -> None:
+        self._pipeline, self._file, self._lake, self._source = (
+            pipeline,
+            pipeline.file,
+            pipeline.lake,
+            pipeline.source,
+        )
 
-def _pull_next(pipeline: OpenPipeline, aside: Collection[Name], progress: Progressing) -> PullReport:
-    """As `pull_next`, but an error of one table ends it.
+    def pull_next(self, progress: Progressing) -> PullReport:
+        """Return the batch from the lake's position up to the source's of now; pulled, or found on disk."""
+        aside = tables_aside(self._lake).keys()
+        report = SettingAside(self._pipeline).retry_without_troubled(lambda: self._pull_next(aside, progress))
+        warnings = [*report.warnings, *gone_warnings(self._file, self._lake.namespace)]
+        return replace(report, set_aside=reasons(self._pipeline), warnings=warnings)
 
-    Args:
-        aside: schema and name of tables that may be followed again.
-    """
-    started = time.monotonic()
-    Advance(pipeline).require_fit(at_snapshot=False)
-    refuse_changed(pipeline)
-    _bring_views(pipeline.lake)
-    joined = JoiningTables(pipeline).add_new_tables(progress)
-    added = joined.tables
-    joining = JoiningTables(pipeline).progress_by_table()
-    RecopiedTables(pipeline).give_up_stale(progress)
-    resumed = TablesAside(pipeline).bring_back(aside, progress, pipeline.file.source.copy_seconds_per_sync)
-    known_tables.write_note(pipeline.file.state_dir, pipeline.lake, added)
-    begin_modes(pipeline, progress)
-    fill_added_columns(pipeline, progress)
-    position = pipeline.position()  # any of these may have moved the lake on
-    batch = Advance(pipeline).next_batch(position, None, None, progress)
-    report = pull_report(batch, position, started)
-    note_pulled(pipeline.file.state_dir, report.batch, report.seconds)
-    note_copies(pipeline.file.state_dir, [*added, *resumed])
-    report = replace(report, added_tables=added, joining=joining, resumed=resumed)
-    return replace(report, warnings=joined.warnings)
+    def _pull_next(self, aside: Collection[Name], progress: Progressing) -> PullReport:
+        """As `pull_next`, but an error of one table ends it.
+
+        Args:
+            aside: schema and name of tables that may be followed again.
+        """
+        started = time.monotonic()
+        Advance(self._pipeline).require_fit(at_snapshot=False)
+        refuse_changed(self._pipeline)
+        _bring_views(self._lake)
+        joined = JoiningTables(self._pipeline).add_new_tables(progress)
+        added = joined.tables
+        joining = JoiningTables(self._pipeline).progress_by_table()
+        RecopiedTables(self._pipeline).give_up_stale(progress)
+        resumed = TablesAside(self._pipeline).bring_back(
+            aside, progress, self._file.source.copy_seconds_per_sync
+        )
+        known_tables.write_note(self._file.state_dir, self._lake, added)
+        begin_modes(self._pipeline, progress)
+        Refill(self._pipeline).fill_added_columns(progress)
+        position = self._pipeline.position()  # any of these may have moved the lake on
+        batch = Advance(self._pipeline).next_batch(position, None, None, progress)
+        report = pull_report(batch, position, started)
+        note_pulled(self._file.state_dir, report.batch, report.seconds)
+        note_copies(self._file.state_dir, [*added, *resumed])
+        report = replace(report, added_tables=added, joining=joining, resumed=resumed)
+        return replace(report, warnings=joined.warnings)
+
+    @sessions_go_on()
+    def catch_up(self, progress: Progressing, compact_seconds: float = SECONDS_MAX) -> SyncReport:
+        """Bring the lake to the source's position as it is now.
+
+        Takes more than one batch when a killed run has left one behind, or when one batch would be too large.
+
+        Args:
+            compact_seconds: after so long, small files of no further table are packed.
+        """
+        started = time.monotonic()
+        first_position = self._pipeline.position()
+        asked_at = time.time()
+        target = source_position(self._source)
+        note_source_position(self._file.state_dir, self._source.dsn, target, asked_at)
+        ask_ahead(self._pipeline, target)
+        totals = Totals()
+        pulls = [self._pull_and_bring_in(totals, progress)]
+        while pulls[-1].batch is not None and self._pipeline.position() < target:
+            pulls.append(self._pull_and_bring_in(totals, progress))
+        if totals.last is not None:
+            Refill(self._pipeline).fill_added_columns(progress)
+        with totals.timed("compact"):
+            compacted = Compaction(self._pipeline).compact(
+                Compaction(self._pipeline).lake_names(totals.tables), progress, compact_seconds
+            )
+        report = self._report(totals, pulls, first_position, compacted)
+        return replace(report, seconds=time.monotonic() - started)
+
+    def _pull_and_bring_in(self, totals: Totals, progress: Progressing) -> PullReport:
+        with totals.timed("pull"):
+            pulled = self.pull_next(progress)
+        BatchSteps(self._pipeline).apply_and_publish(pulled, totals, progress)
+        return pulled
+
+    def _warnings(self, totals: Totals, pulls: Sequence[PullReport]) -> list[str]:
+        met = [*(warning for pulled in pulls for warning in pulled.warnings), *totals.warnings]
+        return list(
+            dict.fromkeys([*met, *noted_pending(self._pipeline.memory), *reader_warnings(self._file)])
+        )
+
+    def _report(
+        self,
+        totals: Totals,
+        pulls: Sequence[PullReport],
+        first_position: int,
+        compacted: list[TableCompacted],
+    ) -> SyncReport:
+        """The report of a sync: what all of its pulls brought, and how the last one left it."""
+        return SyncReport(
+            batch=None if totals.last is None else totals.last.batch,
+            start_lsn=format_lsn(first_position),
+            lsn=format_lsn(self._pipeline.position()),
+            transactions=totals.transactions,
+            changes=totals.changes,
+            tables=totals.tables,
+            conflicts=totals.conflicts,
+            seconds=0.0,
+            seconds_by_step={step: round(spent, 3) for step, spent in totals.seconds.items()},
+            added_tables=[table for pulled in pulls for table in pulled.added_tables],
+            joining=pulls[-1].joining,
+            resumed=[table for pulled in pulls for table in pulled.resumed],
+            set_aside=reasons(self._pipeline),
+            warnings=self._warnings(totals, pulls),
+            compacted=compacted,
+            lag_seconds=totals.lag_seconds,
+            oldest_commit=min(totals.commits, key=datetime.fromisoformat, default=None),
+            newest_commit=max(totals.commits, key=datetime.fromisoformat, default=None),
+        )
 
 
 def _bring_views(lake: LakeSettings) -> None:
@@ -92,77 +173,3 @@ def _bring_views(lake: LakeSettings) -> None:
 
             probe_catalog(lake)
         catalog.bring_views()
-
-
-@sessions_go_on()
-def catch_up(
-    pipeline: OpenPipeline, progress: Progressing, compact_seconds: float = SECONDS_MAX
-) -> SyncReport:
-    """Bring the lake to the source's position as it is now.
-
-    Takes more than one batch when a killed run has left one behind, or when one batch would be too large.
-
-    Args:
-        pipeline: a pipeline whose lake has its tables; its lock is held.
-        compact_seconds: after so long, small files of no further table are packed.
-    """
-    started = time.monotonic()
-    first_position = pipeline.position()
-    asked_at = time.time()
-    target = source_position(pipeline.source)
-    note_source_position(pipeline.file.state_dir, pipeline.source.dsn, target, asked_at)
-    ask_ahead(pipeline, target)
-    totals = Totals()
-    pulls = [_pull_and_bring_in(pipeline, totals, progress)]
-    while pulls[-1].batch is not None and pipeline.position() < target:
-        pulls.append(_pull_and_bring_in(pipeline, totals, progress))
-    if totals.last is not None:
-        fill_added_columns(pipeline, progress)
-    with totals.timed("compact"):
-        compacted = Compaction(pipeline).compact(
-            Compaction(pipeline).lake_names(totals.tables), progress, compact_seconds
-        )
-    report = _report(pipeline, totals, pulls, first_position, compacted)
-    return replace(report, seconds=time.monotonic() - started)
-
-
-def _pull_and_bring_in(pipeline: OpenPipeline, totals: Totals, progress: Progressing) -> PullReport:
-    with totals.timed("pull"):
-        pulled = pull_next(pipeline, progress)
-    BatchSteps(pipeline).apply_and_publish(pulled, totals, progress)
-    return pulled
-
-
-def _warnings(pipeline: OpenPipeline, totals: Totals, pulls: Sequence[PullReport]) -> list[str]:
-    met = [*(warning for pulled in pulls for warning in pulled.warnings), *totals.warnings]
-    return list(dict.fromkeys([*met, *noted_pending(pipeline.memory), *reader_warnings(pipeline.file)]))
-
-
-def _report(
-    pipeline: OpenPipeline,
-    totals: Totals,
-    pulls: Sequence[PullReport],
-    first_position: int,
-    compacted: list[TableCompacted],
-) -> SyncReport:
-    """The report of a sync: what all of its pulls brought, and how the last one left it."""
-    return SyncReport(
-        batch=None if totals.last is None else totals.last.batch,
-        start_lsn=format_lsn(first_position),
-        lsn=format_lsn(pipeline.position()),
-        transactions=totals.transactions,
-        changes=totals.changes,
-        tables=totals.tables,
-        conflicts=totals.conflicts,
-        seconds=0.0,
-        seconds_by_step={step: round(spent, 3) for step, spent in totals.seconds.items()},
-        added_tables=[table for pulled in pulls for table in pulled.added_tables],
-        joining=pulls[-1].joining,
-        resumed=[table for pulled in pulls for table in pulled.resumed],
-        set_aside=reasons(pipeline),
-        warnings=_warnings(pipeline, totals, pulls),
-        compacted=compacted,
-        lag_seconds=totals.lag_seconds,
-        oldest_commit=min(totals.commits, key=datetime.fromisoformat, default=None),
-        newest_commit=max(totals.commits, key=datetime.fromisoformat, default=None),
-    )

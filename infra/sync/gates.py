@@ -84,91 +84,96 @@ def suites_read(file: PipelineFile) -> int:
     return len(suites)
 
 
-def require_gates(pipeline: OpenPipeline, batch: Batch) -> None:
-    """Check the gates of a batch that is staged.
+class Gates:
+    """The user's suites before a batch of an open pipeline is published."""
 
-    Args:
-        batch: the batch, not yet published.
+    def __init__(self, pipeline: OpenPipeline) -> None:
+        self._pipeline, self._file, self._lake = pipeline, pipeline.file, pipeline.lake
 
-    Raises:
-        GateError: the rows do not meet a suite; nothing was published.
-        SuiteError: a suite cannot be read.
-        CheckError: a suite could not be evaluated.
-    """
-    gates = table_suites(pipeline.file, gate=True)
-    if not gates or _note(pipeline.file).mapping().get("met") == batch.digest:
-        return
-    from slotlake.expectations.suites.of_users import Rows, check
+    def require_gates(self, batch: Batch) -> None:
+        """Check the gates of a batch that is staged.
 
-    rows = {
-        suite: Rows(
-            pipeline.session.table(f"{name.sql(pipeline.lake.catalog)}.branch_stage"),
-            partial(rows_yesterday, pipeline, name),
-        )
-        for name, table in _staged_tables(pipeline.lake, batch, gates)
-        for suite in gates.get(table, ())
-    }
-    if not rows:
-        return
-    folder = pipeline.file.state_dir / "expectations"
-    with exclusive(folder, pipeline.name, DOCS_SECONDS, "publish: gates"):  # a verification writes there too
-        results = check(rows, user_project(pipeline.file), folder, f"batch {batch.name}")
-    if failed := [result for result in results if not result.success]:
-        _note(pipeline.file).write({"refused": batch.name, "suites": [str(result) for result in failed]})
-        raise _refusal(pipeline.file.state_dir, pipeline.name, batch, failed)
-    _note(pipeline.file).write({"met": batch.digest})
+        Args:
+            batch: the batch, not yet published.
 
+        Raises:
+            GateError: the rows do not meet a suite; nothing was published.
+            SuiteError: a suite cannot be read.
+            CheckError: a suite could not be evaluated.
+        """
+        gates = table_suites(self._file, gate=True)
+        if not gates or _note(self._file).mapping().get("met") == batch.digest:
+            return
+        from slotlake.expectations.suites.of_users import Rows, check
 
-def rows_yesterday(pipeline: OpenPipeline, name: LakeName) -> int:
-    """Return how many rows a table had a day ago, or at the oldest kept point if that is younger.
+        rows = {
+            suite: Rows(
+                self._pipeline.session.table(f"{name.sql(self._lake.catalog)}.branch_stage"),
+                partial(self.rows_yesterday, name),
+            )
+            for name, table in _staged_tables(self._lake, batch, gates)
+            for suite in gates.get(table, ())
+        }
+        if not rows:
+            return
+        folder = self._file.state_dir / "expectations"
+        with exclusive(
+            folder, self._pipeline.name, DOCS_SECONDS, "publish: gates"
+        ):  # a verification writes there too
+            results = check(rows, user_project(self._file), folder, f"batch {batch.name}")
+        if failed := [result for result in results if not result.success]:
+            _note(self._file).write({"refused": batch.name, "suites": [str(result) for result in failed]})
+            raise _refusal(self._file.state_dir, self._pipeline.name, batch, failed)
+        _note(self._file).write({"met": batch.digest})
 
-    Args:
-        name: the table's name in the lake.
-    """
-    from slotlake.spark.publish.points import oldest_point
-    from slotlake.spark.publish.position import commits_name
-    from slotlake.spark.read.point import ReadPoint
+    def rows_yesterday(self, name: LakeName) -> int:
+        """Return how many rows a table had a day ago, or at the oldest kept point if that is younger.
 
-    try:
-        point = ReadPoint.of(pipeline.lake, datetime.now(UTC) - timedelta(days=1))
-    except LakeError:
-        point = ReadPoint.latest(pipeline.lake)
-        oldest = oldest_point(point.pinned[commits_name(pipeline.lake.namespace)].metadata)
-        point = point if oldest is None else ReadPoint.at(pipeline.lake, oldest)
-    table = point.mirrors().get(name)
-    if table is None:
-        return 0
-    snapshot = point.snapshot_id(table.source_name)
-    sql = f"SELECT count(*) FROM {name.sql(pipeline.lake.catalog)} VERSION AS OF {snapshot}"
-    return int(pipeline.session.sql(sql).collect()[0][0])
+        Args:
+            name: the table's name in the lake.
+        """
+        from slotlake.spark.publish.points import oldest_point
+        from slotlake.spark.publish.position import commits_name
+        from slotlake.spark.read.point import ReadPoint
+
+        try:
+            point = ReadPoint.of(self._lake, datetime.now(UTC) - timedelta(days=1))
+        except LakeError:
+            point = ReadPoint.latest(self._lake)
+            oldest = oldest_point(point.pinned[commits_name(self._lake.namespace)].metadata)
+            point = point if oldest is None else ReadPoint.at(self._lake, oldest)
+        table = point.mirrors().get(name)
+        if table is None:
+            return 0
+        snapshot = point.snapshot_id(table.source_name)
+        sql = f"SELECT count(*) FROM {name.sql(self._lake.catalog)} VERSION AS OF {snapshot}"
+        return int(self._pipeline.session.sql(sql).collect()[0][0])
+
+    def forget_refused(self, position: int) -> None:
+        """Remove a refused batch from the change log, so that a longer one takes its place.
+
+        Args:
+            position: the lake's position, at which the batch begins.
+        """
+        from slotlake.spark.publish import sidecar
+
+        name = str(_note(self._file).mapping().get("refused", ""))
+        positions = batch_positions(name)
+        if positions is None:
+            return
+        if positions[0] == position:
+            path = self._file.changelog_dir / name
+            shutil.rmtree(path, ignore_errors=True)
+            shutil.rmtree(sidecar.place(path), ignore_errors=True)
+            if self._pipeline.stored is not None:
+                self._pipeline.stored.forget([name, sidecar.place(path).name])
+        _note(self._file).write({})
 
 
 def refusal(file: PipelineFile) -> list[str]:
     """Return what the last batch was refused for; nothing if it was not refused."""
     suites = _note(file).mapping().get("suites", [])
     return [str(each) for each in suites]
-
-
-def forget_refused(pipeline: OpenPipeline, position: int) -> None:
-    """Remove a refused batch from the change log, so that a longer one takes its place.
-
-    Args:
-        pipeline: the pipeline; its lock is held.
-        position: the lake's position, at which the batch begins.
-    """
-    from slotlake.spark.publish import sidecar
-
-    name = str(_note(pipeline.file).mapping().get("refused", ""))
-    positions = batch_positions(name)
-    if positions is None:
-        return
-    if positions[0] == position:
-        path = pipeline.file.changelog_dir / name
-        shutil.rmtree(path, ignore_errors=True)
-        shutil.rmtree(sidecar.place(path), ignore_errors=True)
-        if pipeline.stored is not None:
-            pipeline.stored.forget([name, sidecar.place(path).name])
-    _note(pipeline.file).write({})
 
 
 def _note(file: PipelineFile) -> StateFile:

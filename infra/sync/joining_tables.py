@@ -23,7 +23,7 @@ from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.copy.copying import Attempt
 from slotlake.infra.copy.joining_record import JOINING_FOLDER, joining_table_names
-from slotlake.infra.copy.tables import Copied, copy_all
+from slotlake.infra.copy.tables import Copied, TableCopies
 from slotlake.infra.schema.large_tables import resumable_by_size
 from slotlake.infra.selection.absent import record_taken_away
 from slotlake.infra.selection.aside import require_columns
@@ -194,7 +194,7 @@ class JoiningTables(OverSyncs):
         progress: Progressing,
         attempt: Attempt,
     ) -> Copied:
-        return copy_all(self._pipeline, tables, snapshot, progress, attempt)
+        return TableCopies(self._pipeline).copy_all(tables, snapshot, progress, attempt)
 
     def _clear(self, names: Sequence[LakeName]) -> None:
         from slotlake.spark.catalog.open import open_catalog

@@ -24,7 +24,7 @@ from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.reuse import sessions_go_on
 from slotlake.infra.kernels import compile_all
 from slotlake.infra.reports import RunReport
-from slotlake.infra.sync.catch_up import catch_up
+from slotlake.infra.sync.catch_up import Sync
 from slotlake.infra.sync.wal_watch import WalWatch
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ class _Loop:
                 return None
             self._watch.begin()
             with sessions_go_on():
-                report = catch_up(self._pipeline, self._progress, _COMPACT_SECONDS)
+                report = Sync(self._pipeline).catch_up(self._progress, _COMPACT_SECONDS)
             if self.verifier is not None:
                 self.verifier.after_batch(brought=report.transactions > 0)
             self._position = self._pipeline.position()

@@ -84,11 +84,11 @@ def _without_files_in_the_way(pipeline: OpenPipeline, lacking: dict[str, list[st
 
 
 def _begin(pipeline: OpenPipeline, lacking: dict[str, list[str]], progress: Progressing) -> list[str]:
-    from slotlake.infra.copy.tables import copy_point
+    from slotlake.infra.copy.tables import TableCopies
     from slotlake.spark.copy.initial import InitialCopy
 
     progress("derived tables: begun for " + ", ".join(lacking), len(lacking))
-    point = copy_point(pipeline, pipeline.position(), "copy", 0, "modes")
+    point = TableCopies(pipeline).copy_point(pipeline.position(), "copy", 0, "modes")
     with InitialCopy.begin(pipeline.session, pipeline.lake, pipeline.name, [], lacking) as copy:
         published = copy.publish(point)
     derived_gone.note_begun(pipeline, published.snapshots)

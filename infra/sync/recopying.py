@@ -17,7 +17,7 @@ from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.copy.copying import Attempt
 from slotlake.infra.copy.joining_record import RECOPYING_FOLDER
-from slotlake.infra.copy.tables import Copied, InPlace, copy_in_place
+from slotlake.infra.copy.tables import Copied, InPlace, TableCopies
 from slotlake.infra.schema.findings import drops_columns, with_copy_reason
 from slotlake.infra.schema.large_tables import copy_reason_of, resumable_by_size
 from slotlake.infra.selection.aside import tables_aside
@@ -110,7 +110,7 @@ class RecopiedTables(OverSyncs):
             return replace(with_copy_reason(schema, reason), drop=drop)
 
         how = replace(_IN_PLACE, final=final_shape)
-        return copy_in_place(self._pipeline, tables, snapshot, progress, how, attempt)
+        return TableCopies(self._pipeline).copy_in_place(tables, snapshot, progress, how, attempt)
 
     def _clear(self, names: Sequence[LakeName]) -> None:
         from slotlake.spark.copy.replacement import remove_ranges

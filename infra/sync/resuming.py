@@ -43,7 +43,7 @@ from slotlake.infra.selection.types import on_lossy
 from slotlake.infra.source.fingerprints import CatalogFingerprint, fingerprints_at
 from slotlake.infra.sync.batch_steps import BatchSteps
 from slotlake.infra.sync.over_syncs import TimeBudget
-from slotlake.infra.sync.reading_again import read_again
+from slotlake.infra.sync.reading_again import WholeTablesAgain
 from slotlake.infra.sync.recopying import RecopiedTables, lake_row_count
 from slotlake.spark.names import lake_table, parse_postgres_name, postgres_name
 from slotlake.spark.publish.lives import Event
@@ -231,8 +231,8 @@ class TablesAside:
         """Copy a table and publish it; return the LSN and its rows. An error of the table is recorded."""
         try:
             table = self._published_table(entry.name)
-            lsn, copies = read_again(
-                self._pipeline, [table], WAIT_SECONDS, progress, at_slot=state.needs_slot
+            lsn, copies = WholeTablesAgain(self._pipeline).read_again(
+                [table], WAIT_SECONDS, progress, at_slot=state.needs_slot
             )
             return lsn, sum(copy.rows for copy in copies)
         except SlotlakeError as error:

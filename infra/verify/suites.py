@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from slotlake.infra.opened.machine_lock import exclusive
-from slotlake.infra.sync.gates import DOCS_SECONDS, rows_yesterday, table_suites, user_project
+from slotlake.infra.sync.gates import DOCS_SECONDS, Gates, table_suites, user_project
 
 if TYPE_CHECKING:
     from slotlake.expectations.results import Report, SuiteResult
@@ -35,7 +35,7 @@ def suites_checked(pipeline: OpenPipeline, point: ReadPoint, report: Report) -> 
             session.sql(
                 f"SELECT * FROM {name.sql(catalog)} VERSION AS OF {point.snapshot_id(table.source_name)}"
             ),
-            partial(rows_yesterday, pipeline, name),
+            partial(Gates(pipeline).rows_yesterday, name),
         )
         for name, table in point.mirrors().items()
         if table.source_name in report.tables

@@ -38,7 +38,7 @@ from slotlake.infra.state.verified import read_verified
 from slotlake.infra.sync.gates import DOCS_SECONDS, user_project
 from slotlake.infra.sync.nonblocking import at_nonblocking_snapshot
 from slotlake.infra.sync.recopying import RecopiedTables
-from slotlake.infra.sync.refill import fill_added_columns, has_unfilled_columns
+from slotlake.infra.sync.refill import Refill
 from slotlake.infra.verify.changed import fetch_batches
 from slotlake.infra.verify.comparing import Comparison
 from slotlake.infra.verify.outcome import note_outcome
@@ -176,10 +176,10 @@ class Verification:
             with ExitStack() as opened:
                 at_lsn = at_nonblocking_snapshot(self._pipeline, request.slot_timeout_seconds, progress)
                 snapshot = opened.enter_context(at_lsn)
-                if not has_unfilled_columns(self._pipeline):
+                if not Refill(self._pipeline).has_unfilled_columns():
                     resources.push(opened.pop_all())
                     return snapshot
-            fill_added_columns(self._pipeline, progress)
+            Refill(self._pipeline).fill_added_columns(progress)
 
     def _tables(self, snapshot: ExportedSnapshot, point: ReadPoint) -> list[SourceTable]:
         """The published tables that the lake is to equal at the point."""

@@ -14,8 +14,7 @@ import pytest
 from slotlake import Pipeline
 from slotlake.decoder.failpoints import happening
 from slotlake.infra.backfill import ahead
-from slotlake.infra.backfill import backfill as backfills
-from slotlake.infra.sync import reading_again
+from slotlake.infra.sync.reading_again import WholeTablesAgain
 from slotlake.spark.read.point import ReadPoint
 from tests.conftest import Database, fresh_database
 from tests.e2e.oracle import assert_equal, pipeline_file
@@ -95,13 +94,13 @@ def damaged(lake: Both, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Both,
         pipeline.session.sql(statement).collect()
     monkeypatch.setattr(ahead, "BYTES_MIN", 0)
     under_lock: list[str] = []
-    read_again = reading_again.read_again
+    read_again = WholeTablesAgain.read_again
 
     def counted(*arguments: Any) -> Any:
         under_lock.append("under the lock")
         return read_again(*arguments)
 
-    monkeypatch.setattr(backfills, "read_again", counted)
+    monkeypatch.setattr(WholeTablesAgain, "read_again", counted)
     yield lake, under_lock
     assert_equal(database, pipeline, [table for table in TABLES if table != "kept"])
     report = pipeline.verify()  # of marked rows it knows that they are no rows of the source

@@ -17,7 +17,7 @@ from slotlake import Pipeline
 from slotlake.decoder.errors import SlotError
 from slotlake.infra.local.postgres import EmbeddedPostgres, temporary_postgres
 from slotlake.infra.schema import evolution
-from slotlake.infra.sync import nonblocking
+from slotlake.infra.sync.at_lsn import Advance
 from tests.conftest import Database, fresh_database
 from tests.e2e.oracle import assert_equal, pipeline_file
 from tests.meanwhile import meanwhile
@@ -55,7 +55,7 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: Any) -> Any:
         raise AssertionError("a slot was asked for its snapshot")
 
-    monkeypatch.setattr(nonblocking, "at_slot_snapshot", refused)
+    monkeypatch.setattr(Advance, "at_slot_snapshot", refused)
     monkeypatch.setattr(evolution, "create_slot", refused)
 
 
