@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from slotlake.decoder.changelog.batches import Batch
 from slotlake.decoder.errors import ChangeLogError
 from slotlake.decoder.lsn import format_lsn
-from slotlake.infra.config.conflicts import on_conflict
+from slotlake.infra.config.of_tables import on_conflict
 from slotlake.infra.config.private_files import with_private_files
 from slotlake.infra.progress import Progressing, silent
 from slotlake.infra.reports import Report

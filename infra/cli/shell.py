@@ -6,6 +6,7 @@ the shell goes on; its exit code is that of the first error.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,7 +18,6 @@ from rich.table import Table
 
 from slotlake.decoder.errors import PipelineFileError, SlotlakeError
 from slotlake.infra.cli.output import show_rows
-from slotlake.infra.cli.statements import whole_statements
 from slotlake.infra.query.queries import PinnedQueries, parsed_at
 
 _HELP = r"""  SELECT …;          a query of the lake's tables; it may have several lines
@@ -157,3 +157,31 @@ def _line_history(file: Path) -> Iterator[None]:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.touch(mode=0o600)
             readline.write_history_file(file)
+
+
+# In this order: what begins one of these hides a semicolon up to its end.
+_PARTS = re.compile(
+    r"""
+      '(?:[^']|'')*(?:'|(?P<open_string>\Z))
+    | "(?:[^"]|"")*(?:"|(?P<open_name>\Z))
+    | `(?:[^`]|``)*(?:`|(?P<open_tick>\Z))
+    | --[^\n]*
+    | /\*.*?(?:\*/|(?P<open_comment>\Z))
+    | (?P<end>;)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def whole_statements(text: str) -> tuple[list[str], str]:
+    """Return the whole statements without their semicolons, and the text after the last of them.
+
+    Args:
+        text: what was typed so far.
+    """
+    statements, start = [], 0
+    for part in _PARTS.finditer(text):
+        if part["end"]:
+            statements.append(text[start : part.start()].strip())
+            start = part.end()
+    return [statement for statement in statements if statement], text[start:]

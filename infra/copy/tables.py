@@ -14,7 +14,7 @@ from slotlake.decoder.server.privileges import require_readable
 from slotlake.decoder.server.source import source_errors, source_session
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.decoder.slots.upgraded import xid_of_snapshot
-from slotlake.infra.config.modes import derived_modes
+from slotlake.infra.config.of_tables import derived_modes
 from slotlake.infra.copy.described import Described
 from slotlake.infra.copy.states import unmark_process
 from slotlake.infra.reports import TableCopy

@@ -20,9 +20,8 @@ from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.memory import Memory
 from slotlake.decoder.server.source import SourceSettings
 from slotlake.infra.config.catalog_kind import require_fitting
-from slotlake.infra.config.formats import table_formats
 from slotlake.infra.config.identity import require_same_lake
-from slotlake.infra.config.layouts import table_layouts
+from slotlake.infra.config.of_tables import table_formats, table_layouts
 from slotlake.infra.config.pipeline_file import PipelineFile, load_pipeline
 from slotlake.infra.config.private_files import privately, tighten
 from slotlake.infra.opened.engine import spark_errors_as_ours

@@ -20,7 +20,7 @@ from slotlake.decoder.changelog.batches import Batch
 from slotlake.decoder.errors import ApplyError, LakeError
 from slotlake.decoder.failpoints import reach
 from slotlake.decoder.slots.slot import ExportedSnapshot
-from slotlake.infra.config.conflicts import on_conflict
+from slotlake.infra.config.of_tables import on_conflict
 from slotlake.infra.copy.described import Described
 from slotlake.infra.copy.tables import TableCopies
 from slotlake.infra.schema.findings import Findings, sidecar_of

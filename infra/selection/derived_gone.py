@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 from slotlake.decoder.lsn import format_lsn
-from slotlake.infra.config.modes import derived_modes
+from slotlake.infra.config.of_tables import derived_modes
 from slotlake.infra.reports import Alarm
 from slotlake.infra.state.notes import DERIVED_GONE
 from slotlake.spark.names import LakeName, postgres_name, source_table

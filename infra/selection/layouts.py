@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from slotlake.decoder.errors import LakeError, PipelineFileError
-from slotlake.infra.config.layouts import table_layouts
+from slotlake.infra.config.of_tables import table_layouts
 from slotlake.infra.selection.tables import lake_schema
 from slotlake.spark.layout import Layout, Term, suits, types_of
 from slotlake.spark.names import postgres_name

@@ -10,11 +10,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from slotlake.infra.selection.formats import other_formats
 from slotlake.infra.selection.layouts import other_layouts
 from slotlake.spark.names import COMMITS
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from slotlake.decoder.memory import Memory
     from slotlake.spark.catalog.listing import Listing
     from slotlake.spark.names import LakeName
@@ -63,6 +64,28 @@ class Asked:
         more = f"; and {len(named) - _NAMED_MAX} more" if len(named) > _NAMED_MAX else ""
         listed = "; ".join(named[:_NAMED_MAX])
         return f"tables have another {self.what} than the pipeline file asks for ({listed}{more})"
+
+
+def other_formats(
+    point: ReadPoint, only: Collection[LakeName] | None = None
+) -> dict[LakeName, tuple[int, int]]:
+    """Return the tables, derived ones included, with their format and the one that the file asks for.
+
+    Args:
+        only: look only at these mirrors and what is derived from them.
+    """
+    from slotlake.spark.tables import metadata
+
+    others = {}
+    mirrors = point.mirrors()
+    for mirror in mirrors if only is None else only:
+        table = mirrors[mirror]
+        wanted = point.lake.format_of(table.source_name)
+        for name in (mirror, *point.derived_tables_of(mirror).values()):
+            present = int(metadata.load_top(point.pinned[name].pointer)["format-version"])
+            if present != wanted:
+                others[name] = present, wanted
+    return others
 
 
 FORMAT = Asked("format", "Iceberg format", "has", other_formats)

@@ -19,7 +19,7 @@ from slotlake.decoder.changelog.batches import Batch, batch_positions, batches
 from slotlake.decoder.errors import ChangeLogError
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.slots.confirm import confirm
-from slotlake.infra.config.conflicts import on_conflict
+from slotlake.infra.config.of_tables import on_conflict
 from slotlake.infra.reports import ApplyReport, ConfirmReport, PublishReport, PullReport
 from slotlake.infra.selection import derived_gone
 from slotlake.infra.selection.aside import SettingAside, stops_all

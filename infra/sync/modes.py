@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slotlake.infra.config.modes import derived_modes
+from slotlake.infra.config.of_tables import derived_modes
 from slotlake.infra.selection import derived_gone
 from slotlake.infra.selection.aside import stops_all, tables_aside
 from slotlake.spark.names import parse_postgres_name

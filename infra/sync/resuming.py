@@ -33,7 +33,7 @@ from slotlake.decoder.errors import (
 )
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.source import redact, source_session
-from slotlake.infra.config.conflicts import on_conflict
+from slotlake.infra.config.of_tables import on_conflict
 from slotlake.infra.copy.tables import published_tables
 from slotlake.infra.reports import ResumeReport
 from slotlake.infra.schema import large_tables

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slotlake.infra.cli.statements import whole_statements
+from slotlake.infra.cli.shell import whole_statements
 
 
 @pytest.mark.parametrize(
