@@ -81,7 +81,7 @@ class LakeSettings:
         publish: ``atomic``, all tables at once; ``per_table``, one after another, for a REST server that
             cannot do better.
         staging: the SQL catalog in which tables are staged, for a REST server that makes no branches
-            (spark/catalog/staged.py); empty: the catalog itself.
+            (spark/catalog/rest/staged.py); empty: the catalog itself.
         unused_seconds: for so long a snapshot that no kept point needs stays after it was current.
         rest: what pyiceberg and Spark are told about a REST server (token, credential, warehouse …).
         glue: ``endpoint`` and ``catalog_id`` of AWS Glue, where they are not the usual ones, and keys for it.

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from slotlake.spark.catalog.rest import RestPointers
+from slotlake.spark.catalog.rest.catalog import RestPointers
 from tests.conftest import Database, fresh_database
 
 KINDS = ("postgresql", "rest", "per_table", "hive")

@@ -21,7 +21,7 @@ import slotlake.infra.opened.standing
 import slotlake.infra.sync.catch_up
 import slotlake.infra.verify.verification
 import slotlake.spark.apply.stage
-import slotlake.spark.catalog.sql
+import slotlake.spark.catalog.sql.catalog
 import slotlake.spark.copy.initial
 import slotlake.spark.maintenance.small_files
 import slotlake.spark.publish.publication
@@ -41,7 +41,7 @@ LOADED = (
     pyiceberg.catalog.sql,
     pyspark.sql.connect.session,
     slotlake.spark.apply.stage,
-    slotlake.spark.catalog.sql,
+    slotlake.spark.catalog.sql.catalog,
     slotlake.spark.copy.initial,
     slotlake.spark.maintenance.small_files,
     slotlake.spark.publish.publication,

@@ -24,15 +24,15 @@ from requests import Response
 
 from slotlake.decoder.errors import LakeError
 from slotlake.spark import lake_files
-from slotlake.spark.catalog.lending import serve_lent
-from slotlake.spark.catalog.rest import RestPointers
-from slotlake.spark.catalog.rest_changes import (
+from slotlake.spark.catalog.rest.catalog import RestPointers
+from slotlake.spark.catalog.rest.changes import (
     Change,
     creation_of,
     identifier,
     set_ref,
 )
-from slotlake.spark.catalog.rest_session import (
+from slotlake.spark.catalog.rest.lending import serve_lent
+from slotlake.spark.catalog.rest.session import (
     OK_BELOW,
     TOGETHER,
     Answered,
@@ -40,7 +40,7 @@ from slotlake.spark.catalog.rest_session import (
     server_of,
     table_path,
 )
-from slotlake.spark.catalog.rest_views import register
+from slotlake.spark.catalog.rest.views import register
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import LakeName
 from slotlake.spark.storage import stores

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import compress, count
 from operator import ne
 
-from slotlake.spark.catalog.pointer_texts import PointerTexts, Row, split
+from slotlake.spark.catalog.sql.pointer_texts import PointerTexts, Row, split
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import COMMITS, LakeName, belongs
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from slotlake.spark import exchange, lake_files
 from slotlake.spark.catalog.base import Catalog, Move, PointerMovedError
 from slotlake.spark.catalog.listing import Listing, listing_of_texts
-from slotlake.spark.catalog.sqlite_looks import texts_of_file
+from slotlake.spark.catalog.sql.sqlite_looks import texts_of_file
 from slotlake.spark.lake import LakeSettings
 
 __all__ = [
@@ -45,7 +45,7 @@ def open_catalog(lake: LakeSettings) -> Iterator[Catalog]:
     try:
         yield catalog
     except (RESTError, RequestException):  # of pyiceberg's own requests
-        from slotlake.spark.catalog.rest_session import explained
+        from slotlake.spark.catalog.rest.session import explained
 
         with explained(lake):
             raise
@@ -126,25 +126,25 @@ def _stays_open(lake: LakeSettings) -> Catalog | None:
 
 def _catalog(lake: LakeSettings) -> Catalog:
     if lake.is_rest:
-        from slotlake.spark.catalog.lending import serve_lent
+        from slotlake.spark.catalog.rest.lending import serve_lent
 
         serve_lent(lake)
         if lake.staging:
-            from slotlake.spark.catalog.staged import StagedCatalog
+            from slotlake.spark.catalog.rest.staged import StagedCatalog
 
             return StagedCatalog(lake)
-        from slotlake.spark.catalog.rest import RestPointers
+        from slotlake.spark.catalog.rest.catalog import RestPointers
 
         return RestPointers(lake)
     if lake.is_glue:
-        from slotlake.spark.catalog.glue import GluePointers
+        from slotlake.spark.catalog.metastore.glue import GluePointers
 
         return GluePointers(lake)
     if lake.is_hive:
-        from slotlake.spark.catalog.hive import HivePointers
+        from slotlake.spark.catalog.metastore.hive import HivePointers
 
         return HivePointers(lake)
-    from slotlake.spark.catalog.sql import SqlPointers
+    from slotlake.spark.catalog.sql.catalog import SqlPointers
 
     return SqlPointers(lake)
 

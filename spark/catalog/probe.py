@@ -16,7 +16,7 @@ from slotlake.decoder.errors import LakeError
 from slotlake.spark import exchange
 from slotlake.spark.catalog.abilities import abilities_of, require_abilities
 from slotlake.spark.catalog.open import open_catalog
-from slotlake.spark.catalog.sql import explained
+from slotlake.spark.catalog.sql.catalog import explained
 from slotlake.spark.lake import LakeSettings
 
 _TABLES = "iceberg_tables"

@@ -14,7 +14,7 @@ import pytest
 from slotlake import Pipeline
 from slotlake.decoder.errors import ProtocolError
 from slotlake.infra.cli.main import main
-from slotlake.spark.catalog.rest import RestPointers
+from slotlake.spark.catalog.rest.catalog import RestPointers
 from tests.catalogs import postgres_uri
 from tests.conftest import Database, fresh_database
 from tests.e2e.aside_causes import BAD, encoded_database, five_rows

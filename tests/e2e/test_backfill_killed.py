@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from slotlake import Pipeline
-from slotlake.spark.catalog.rest import RestPointers
+from slotlake.spark.catalog.rest.catalog import RestPointers
 from slotlake.spark.read.point import ReadPoint
 from tests.catalogs import postgres_uri
 from tests.conftest import Database, fresh_database

@@ -14,7 +14,7 @@ from slotlake import Pipeline
 from slotlake.decoder.errors import LakeError
 from slotlake.spark.catalog.abilities import Abilities, abilities_of
 from slotlake.spark.catalog.open import open_catalog
-from slotlake.spark.catalog.rest_published import METADATA_PROPERTY
+from slotlake.spark.catalog.rest.published import METADATA_PROPERTY
 from slotlake.spark.maintenance.integrity import WRITTEN, find_damage
 from slotlake.spark.names import LakeName
 from tests import storage

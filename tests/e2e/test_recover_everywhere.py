@@ -16,7 +16,7 @@ import pytest
 from slotlake import Pipeline
 from slotlake.decoder.errors import SlotlakeError
 from slotlake.infra.local.postgres import temporary_postgres
-from slotlake.spark.catalog.rest import RestPointers
+from slotlake.spark.catalog.rest.catalog import RestPointers
 from tests.catalogs import postgres_uri
 from tests.conftest import Database, fresh_database
 from tests.e2e.oracle import pipeline_file

@@ -22,7 +22,7 @@ import pytest
 from slotlake import Pipeline
 from slotlake.decoder.errors import SlotlakeError
 from slotlake.infra.local.postgres import temporary_postgres
-from slotlake.spark.catalog.rest import RestPointers
+from slotlake.spark.catalog.rest.catalog import RestPointers
 from slotlake.spark.read.point import ReadPoint
 from tests.conftest import Database, fresh_database, seed_of_the_run
 from tests.e2e.oracle import assert_equal, pipeline_file
@@ -52,7 +52,7 @@ COMMAND = """
 import os, signal, sys
 from slotlake.infra.cli.main import main
 from slotlake.infra.config.pipeline_file import load_pipeline
-from slotlake.spark.catalog.rest import RestPointers
+from slotlake.spark.catalog.rest.catalog import RestPointers
 if load_pipeline(sys.argv[2]).lake.publish == "per_table":
     RestPointers.together = False
 behind, of = map(int, os.environ.get("SLOTLAKE_TEST_DIES_BEHIND", "0@0").split("@"))

@@ -15,7 +15,7 @@ import pytest
 from slotlake import Pipeline
 from slotlake.bench.requests import Forwarder, Request, counted, one_after_another
 from slotlake.infra.local.object_store import LocalObjectStore
-from slotlake.spark.catalog.sql import SqlPointers
+from slotlake.spark.catalog.sql.catalog import SqlPointers
 from slotlake.spark.direct.choice import ALWAYS, NEVER, SWITCH
 from slotlake.spark.lake import LakeSettings
 from tests.conftest import Database

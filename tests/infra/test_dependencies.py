@@ -29,8 +29,8 @@ EXTRAS = {
     },  # follows airflow:CONN_ID, with an error where there is none
     "infra/local": {"demo"},
     # With an error where it is not installed.
-    "spark/catalog/glue.py": {"glue"},
-    "spark/catalog/hive.py": {"hive"},
+    "spark/catalog/metastore/glue.py": {"glue"},
+    "spark/catalog/metastore/hive.py": {"hive"},
     "infra/demo": {"demo"},
     "bench": {"bench"},
 }
@@ -150,7 +150,7 @@ def test_the_check_of_the_decoder_has_what_it_imports_and_no_spark() -> None:
 _WITHOUT_EXTRAS = """
 import sys
 import slotlake.infra.cli.main, slotlake.infra.pipeline
-import slotlake.spark.catalog.rest, slotlake.spark.catalog.sql
+import slotlake.spark.catalog.rest.catalog, slotlake.spark.catalog.sql.catalog
 print(*{name.split(".")[0] for name in sys.modules})
 """
 

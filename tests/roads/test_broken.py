@@ -14,7 +14,7 @@ import pytest
 
 from slotlake.decoder.copy import parts
 from slotlake.infra.local.postgres import EmbeddedPostgres
-from slotlake.spark.catalog import rest_published
+from slotlake.spark.catalog.rest import published as rest_published
 from slotlake.spark.copy import files
 from slotlake.spark.direct import positions, snapshot, stage
 from slotlake.spark.fold import slices

@@ -256,7 +256,7 @@ class Traveller:
             if road.stream == "bulk":
                 patch.setattr("slotlake.decoder.stream.bulk.BULK_MIN_BYTES", 0)
             if road.catalog == "per_table":
-                patch.setattr("slotlake.spark.catalog.rest.RestPointers.together", False)
+                patch.setattr("slotlake.spark.catalog.rest.catalog.RestPointers.together", False)
             if self._late:
                 patch.setattr("slotlake.decoder.copy.parts.PART_BYTES", 8192)
             with Pipeline.open(self.file, remote=remote) as pipeline:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slotlake.spark.catalog.sql import SqlPointers
+from slotlake.spark.catalog.sql.catalog import SqlPointers
 from slotlake.spark.lake import LakeSettings
 from tests.conftest import Database
 

@@ -11,7 +11,7 @@ from slotlake.decoder.errors import LakeError
 from slotlake.infra.local.jars import locked_jars
 from slotlake.infra.local.object_store import LocalObjectStore
 from slotlake.spark.catalog.abilities import abilities_of, require_abilities
-from slotlake.spark.catalog.rest_session import server_of
+from slotlake.spark.catalog.rest.session import server_of
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.storage.settings import StorageSettings
 from tests.conftest import ROOT

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from slotlake.decoder.errors import LakeError
-from slotlake.spark.catalog.rest import RestPointers
-from slotlake.spark.catalog.rest_session import Answered
+from slotlake.spark.catalog.rest.catalog import RestPointers
+from slotlake.spark.catalog.rest.session import Answered
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import LakeName
 from slotlake.spark.storage import stores

@@ -18,10 +18,10 @@ from slotlake.decoder.errors import LakeError
 from slotlake.infra.local.spark_connect import LocalSparkConnect
 from slotlake.spark import jdbc as catalog_jdbc
 from slotlake.spark import session as sessions
-from slotlake.spark.catalog import rest_session as catalog_rest
-from slotlake.spark.catalog import sql as catalog_sql
 from slotlake.spark.catalog.base import Loaded, UnansweredError, load_one
 from slotlake.spark.catalog.open import open_catalog
+from slotlake.spark.catalog.rest import session as catalog_rest
+from slotlake.spark.catalog.sql import catalog as catalog_sql
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.merge.during_statements import StatementTooLongError
 from slotlake.spark.merge.run import run

@@ -21,7 +21,7 @@ from slotlake.spark.catalog.listing import (
     listing_of_texts,
 )
 from slotlake.spark.catalog.open import open_catalog, read_listing
-from slotlake.spark.catalog.pointer_texts import PointerTexts
+from slotlake.spark.catalog.sql.pointer_texts import PointerTexts
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.maintenance import integrity
 from slotlake.spark.names import COMMITS, LakeName

@@ -11,10 +11,10 @@ import pytest
 
 from slotlake.spark.catalog import looks
 from slotlake.spark.catalog.open import open_catalog
-from slotlake.spark.catalog.pointer_texts import PointerTexts
-from slotlake.spark.catalog.rest import RestPointers
-from slotlake.spark.catalog.rest_session import Answered
-from slotlake.spark.catalog.sql import SqlPointers
+from slotlake.spark.catalog.rest.catalog import RestPointers
+from slotlake.spark.catalog.rest.session import Answered
+from slotlake.spark.catalog.sql.catalog import SqlPointers
+from slotlake.spark.catalog.sql.pointer_texts import PointerTexts
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.maintenance.expiry import Grace
 from slotlake.spark.maintenance.integrity import WRITTEN, find_damage

@@ -17,8 +17,8 @@ from slotlake.decoder.changelog.batches import BatchRelation
 from slotlake.decoder.errors import LakeError
 from slotlake.decoder.failpoints import happening
 from slotlake.spark.catalog.base import PointerMovedError, load
-from slotlake.spark.catalog.entries import type_name
-from slotlake.spark.catalog.metastore import MetastorePointers, PartlyMovedError
+from slotlake.spark.catalog.metastore.catalog import MetastorePointers, PartlyMovedError
+from slotlake.spark.catalog.metastore.entries import type_name
 from slotlake.spark.catalog.open import check_lake, open_catalog
 from slotlake.spark.catalog.probe import probe_catalog
 from slotlake.spark.copy.initial import InitialCopy

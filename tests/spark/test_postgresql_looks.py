@@ -14,8 +14,8 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 
 from slotlake.spark.catalog.open import open_catalog, read_listing
-from slotlake.spark.catalog.pointer_texts import ROWS, PointerTexts, split
-from slotlake.spark.catalog.postgresql_looks import PARTS, PostgresqlLooks
+from slotlake.spark.catalog.sql.pointer_texts import ROWS, PointerTexts, split
+from slotlake.spark.catalog.sql.postgresql_looks import PARTS, PostgresqlLooks
 from slotlake.spark.catalog.view_spaces import OWNER
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import LakeName

@@ -16,8 +16,8 @@ from slotlake.decoder.errors import LakeError
 from slotlake.spark.catalog import tags as catalog_tags
 from slotlake.spark.catalog.base import load_one
 from slotlake.spark.catalog.open import Catalog, check_lake, open_catalog
-from slotlake.spark.catalog.rest import RestPointers
-from slotlake.spark.catalog.rest_changes import COPYING
+from slotlake.spark.catalog.rest.catalog import RestPointers
+from slotlake.spark.catalog.rest.changes import COPYING
 from slotlake.spark.copy.initial import InitialCopy
 from slotlake.spark.copy.owner import is_initialised
 from slotlake.spark.direct.choice import NEVER, SWITCH

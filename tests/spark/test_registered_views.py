@@ -16,7 +16,7 @@ from slotlake.decoder.failpoints import happening
 from slotlake.spark.catalog import view_spaces
 from slotlake.spark.catalog.base import load
 from slotlake.spark.catalog.open import open_catalog
-from slotlake.spark.catalog.rest_views import RestViews
+from slotlake.spark.catalog.rest.views import RestViews
 from slotlake.spark.catalog.tags import tags
 from slotlake.spark.lake import KeepPoints, LakeSettings
 from slotlake.spark.maintenance.expiry import Grace

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from slotlake.spark.catalog.base import Loaded, Move
-from slotlake.spark.catalog.rest_published import published_change, published_content
+from slotlake.spark.catalog.rest.published import published_change, published_content
 from slotlake.spark.names import LakeName
 
 pytestmark = pytest.mark.fast

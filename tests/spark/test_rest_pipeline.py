@@ -11,7 +11,7 @@ import pytest
 
 from slotlake import Pipeline
 from slotlake.decoder.lsn import parse_lsn
-from slotlake.spark.catalog.rest import RestPointers
+from slotlake.spark.catalog.rest.catalog import RestPointers
 from slotlake.spark.catalog.tags import tag
 from slotlake.spark.direct.choice import NEVER, SWITCH
 from slotlake.spark.read.point import ReadPoint

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from slotlake.spark.catalog import sqlite_looks
 from slotlake.spark.catalog.open import open_catalog, read_listing
-from slotlake.spark.catalog.pointer_texts import ALL_TEXTS_OF_SQLITE, TEXTS_OF_SQLITE, PointerTexts
-from slotlake.spark.catalog.sqlite_looks import texts_of_file, texts_of_sqlite
+from slotlake.spark.catalog.sql import sqlite_looks
+from slotlake.spark.catalog.sql.pointer_texts import ALL_TEXTS_OF_SQLITE, TEXTS_OF_SQLITE, PointerTexts
+from slotlake.spark.catalog.sql.sqlite_looks import texts_of_file, texts_of_sqlite
 from slotlake.spark.catalog.view_spaces import OWNER
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import LakeName

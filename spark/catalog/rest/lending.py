@@ -21,8 +21,8 @@ from pyiceberg.exceptions import (
 )
 
 from slotlake.decoder.errors import LakeError
-from slotlake.spark.catalog.rest import RestPointers, require_done
-from slotlake.spark.catalog.rest_session import MISSING, explained, server_of, table_path
+from slotlake.spark.catalog.rest.catalog import RestPointers, require_done
+from slotlake.spark.catalog.rest.session import MISSING, explained, server_of, table_path
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import LakeName
 from slotlake.spark.storage import stores

@@ -28,18 +28,18 @@ from slotlake.decoder.errors import LakeError
 from slotlake.spark import exchange
 from slotlake.spark.catalog.base import Catalog, Loaded, Move, ViewNamespace, moved_by_another
 from slotlake.spark.catalog.fence import require_lock
-from slotlake.spark.catalog.rest import RestPointers
-from slotlake.spark.catalog.rest_changes import COPYING, Change
-from slotlake.spark.catalog.rest_pointers import Pointers
-from slotlake.spark.catalog.rest_published import (
+from slotlake.spark.catalog.rest.catalog import RestPointers
+from slotlake.spark.catalog.rest.changes import COPYING, Change
+from slotlake.spark.catalog.rest.pointers import Pointers
+from slotlake.spark.catalog.rest.published import (
     METADATA_PROPERTY,
     STAGED_PROPERTIES,
     published_change,
     published_content,
     published_creation,
 )
-from slotlake.spark.catalog.rest_session import Answered
-from slotlake.spark.catalog.sql import SqlPointers
+from slotlake.spark.catalog.rest.session import Answered
+from slotlake.spark.catalog.sql.catalog import SqlPointers
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import COMMITS, LakeName, belongs, copying, is_copying, visible
 from slotlake.spark.tables import metadata as catalog_metadata

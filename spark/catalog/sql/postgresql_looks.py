@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from slotlake.spark.catalog.pointer_texts import SEPARATOR, WHERE, PointerTexts
+from slotlake.spark.catalog.sql.pointer_texts import SEPARATOR, WHERE, PointerTexts
 
 PARTS: Final = 128
 # Answers a query with all of its rows.

@@ -32,9 +32,9 @@ from slotlake.spark.catalog.base import (
     ViewNamespace,
     moved_by_another,
 )
-from slotlake.spark.catalog.entries import Entry, RefusedError
 from slotlake.spark.catalog.fence import require_lock
-from slotlake.spark.catalog.metastore_views import MetastoreViews
+from slotlake.spark.catalog.metastore.entries import Entry, RefusedError
+from slotlake.spark.catalog.metastore.views import MetastoreViews
 from slotlake.spark.catalog.registered_views import RegisteredViews
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import (

@@ -14,8 +14,14 @@ from typing import Any
 
 from slotlake.decoder.errors import LakeError, SetupError
 from slotlake.spark.catalog.base import Move, UnansweredError
-from slotlake.spark.catalog.entries import Entry, RefusedError, columns
-from slotlake.spark.catalog.metastore import LOCATION, PREVIOUS, TABLE_TYPE, MetastorePointers, is_possible
+from slotlake.spark.catalog.metastore.catalog import (
+    LOCATION,
+    PREVIOUS,
+    TABLE_TYPE,
+    MetastorePointers,
+    is_possible,
+)
+from slotlake.spark.catalog.metastore.entries import Entry, RefusedError, columns
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.limits import CONNECT_SECONDS, SILENT_SECONDS
 from slotlake.spark.names import LakeName

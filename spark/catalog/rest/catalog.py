@@ -1,7 +1,7 @@
 """A REST catalog: tables loaded one by one, many changed by one request.
 
 The server writes metadata files itself; it is told, per table, what must still be so and what becomes
-of it (spark/catalog/rest_changes.py).  Several tables go in one request, `POST …/transactions/commit` of
+of it (spark/catalog/rest/changes.py).  Several tables go in one request, `POST …/transactions/commit` of
 the Iceberg REST catalog specification: all of it happens, or nothing.  A server that lacks this is refused,
 unless the pipeline file accepts that tables are published one after another (``lake.publish: per_table``);
 `commits` is then the last, so that a reader who begins with it still finds every table at its point.
@@ -36,9 +36,9 @@ from slotlake.spark.catalog.base import (
 from slotlake.spark.catalog.fence import require_lock
 from slotlake.spark.catalog.looks import Looks, is_sparing
 from slotlake.spark.catalog.registered_views import RegisteredViews
-from slotlake.spark.catalog.rest_changes import COPYING, Change, table_change, table_content, table_creation
-from slotlake.spark.catalog.rest_pointers import Pointers, SparingPointers
-from slotlake.spark.catalog.rest_session import (
+from slotlake.spark.catalog.rest.changes import COPYING, Change, table_change, table_content, table_creation
+from slotlake.spark.catalog.rest.pointers import Pointers, SparingPointers
+from slotlake.spark.catalog.rest.session import (
     CONFLICT,
     DENIED,
     MISSING,
@@ -52,8 +52,8 @@ from slotlake.spark.catalog.rest_session import (
     server_of,
     table_path,
 )
-from slotlake.spark.catalog.rest_storage import TableStorage
-from slotlake.spark.catalog.rest_views import RestViews
+from slotlake.spark.catalog.rest.storage import TableStorage
+from slotlake.spark.catalog.rest.views import RestViews
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import COMMITS, LakeName, belongs, visible
 from slotlake.spark.tables import metadata as catalog_metadata

@@ -1,4 +1,4 @@
-"""What a REST server is told about a table whose whole metadata is ours (spark/catalog/staged.py).
+"""What a REST server is told about a table whose whole metadata is ours (spark/catalog/rest/staged.py).
 
 The server's table has the newest rows and the present columns, and a property that says where the whole
 metadata is.  Its snapshots have no parent, and it has no tags: such a server keeps one snapshot at a time.
@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from slotlake.spark.catalog.base import Move
-from slotlake.spark.catalog.rest_changes import (
+from slotlake.spark.catalog.rest.changes import (
     COPYING,
     Change,
     creation_of,

@@ -19,8 +19,14 @@ from urllib.parse import urlsplit
 
 from slotlake.decoder.errors import LakeError, SetupError
 from slotlake.spark.catalog.base import Move, UnansweredError, moved_by_another
-from slotlake.spark.catalog.entries import Entry, RefusedError, columns
-from slotlake.spark.catalog.metastore import LOCATION, PREVIOUS, TABLE_TYPE, MetastorePointers, is_possible
+from slotlake.spark.catalog.metastore.catalog import (
+    LOCATION,
+    PREVIOUS,
+    TABLE_TYPE,
+    MetastorePointers,
+    is_possible,
+)
+from slotlake.spark.catalog.metastore.entries import Entry, RefusedError, columns
 from slotlake.spark.lake import ANSWER_SECONDS, LakeSettings
 from slotlake.spark.limits import CONNECT_SECONDS
 from slotlake.spark.names import LakeName

@@ -15,9 +15,9 @@ from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchNamespaceErr
 from requests import Response
 
 from slotlake.decoder.errors import LakeError
-from slotlake.spark.catalog.rest_changes import COPYING
-from slotlake.spark.catalog.rest_published import shown_change
-from slotlake.spark.catalog.rest_session import (
+from slotlake.spark.catalog.rest.changes import COPYING
+from slotlake.spark.catalog.rest.published import shown_change
+from slotlake.spark.catalog.rest.session import (
     CONFLICT,
     OK_BELOW,
     SERVERS_FAULT,

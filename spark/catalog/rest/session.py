@@ -32,7 +32,7 @@ from requests.adapters import HTTPAdapter
 
 from slotlake.decoder.errors import LakeError
 from slotlake.spark.catalog.base import UnansweredError
-from slotlake.spark.catalog.tokens import TOKENS, Login, NoTokenError, Tokens
+from slotlake.spark.catalog.rest.tokens import TOKENS, Login, NoTokenError, Tokens
 from slotlake.spark.lake import ANSWER_SECONDS, LakeSettings
 from slotlake.spark.limits import CONNECT_SECONDS
 from slotlake.spark.names import LakeName

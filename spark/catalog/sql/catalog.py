@@ -36,9 +36,9 @@ from slotlake.spark.catalog.base import (
 )
 from slotlake.spark.catalog.fence import require_lock
 from slotlake.spark.catalog.listing import Listing, listing_of_rows, listing_of_texts
-from slotlake.spark.catalog.pointer_texts import ROWS, PointerTexts, Row
-from slotlake.spark.catalog.postgresql_looks import PostgresqlLooks
-from slotlake.spark.catalog.sqlite_looks import asked_of, texts_of_file, texts_of_sqlite
+from slotlake.spark.catalog.sql.pointer_texts import ROWS, PointerTexts, Row
+from slotlake.spark.catalog.sql.postgresql_looks import PostgresqlLooks
+from slotlake.spark.catalog.sql.sqlite_looks import asked_of, texts_of_file, texts_of_sqlite
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.limits import SILENT_SECONDS
 from slotlake.spark.names import COMMITS, LakeName

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchNamespaceError
 
 from slotlake.spark.catalog.base import Loaded, Move, moved_by_another
-from slotlake.spark.catalog.entries import Entry, RefusedError
+from slotlake.spark.catalog.metastore.entries import Entry, RefusedError
 from slotlake.spark.catalog.view_spaces import OWNER, POINT, may_be
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import LakeName, belongs

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
-from slotlake.spark.catalog.pointer_texts import ALL_TEXTS_OF_SQLITE, TEXTS_OF_SQLITE, PointerTexts
+from slotlake.spark.catalog.sql.pointer_texts import ALL_TEXTS_OF_SQLITE, TEXTS_OF_SQLITE, PointerTexts
 from slotlake.spark.catalog.view_spaces import OWNER
 from slotlake.spark.lake import SQLITE_BUSY_SECONDS, LakeSettings
 

@@ -16,7 +16,7 @@ from pyiceberg.catalog.rest.auth import AuthManager
 
 from slotlake.spark.limits import CONNECT_SECONDS, SILENT_SECONDS
 
-TOKENS: Final = "slotlake.spark.catalog.tokens.Tokens"
+TOKENS: Final = "slotlake.spark.catalog.rest.tokens.Tokens"
 _LIFE_SECONDS = 3600.0  # of a token whose server does not say
 _MARGIN_SECONDS, _MARGIN_SHARE = 60.0, 0.2
 _REFUSED_FROM, _SERVERS_FAULT = 400, 500

@@ -1,0 +1,1 @@
+"""A table of pointers in SQLite or PostgreSQL as catalog."""
