@@ -189,6 +189,16 @@ class LakeSettings:
         return self.is_glue or self.is_hive
 
     @property
+    def can_clone(self) -> bool:
+        """Whether the catalog can have, for a moment, a second table in a table's folder."""
+        return not (self.is_rest or self.is_metastore)
+
+    @property
+    def can_lower_formats(self) -> bool:
+        """Whether a table can get a lower format of Iceberg: no REST server has a request for that."""
+        return not self.is_rest
+
+    @property
     def region(self) -> str | None:
         """The region of AWS that the catalog is in; None: the one that this machine is set to."""
         return _glue_region(self.uri) or self.storage.region

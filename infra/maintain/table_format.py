@@ -44,7 +44,7 @@ def _plan(point: ReadPoint, tables: Sequence[Loaded], others: Others) -> Callabl
     from slotlake.spark.copy.table_format import require_plain, with_format
 
     lowered = [table for table in tables if others[table.name][1] < table.metadata["format-version"]]
-    if lowered and point.lake.is_rest:
+    if lowered and not point.lake.can_lower_formats:
         raise LakeError(
             "a REST catalog cannot give a table a lower format",
             where=f"table {lowered[0].name}, {point.lake.place}",

@@ -158,7 +158,7 @@ def rewrite_apart(
 def can_rewrite_apart(lake: LakeSettings, metadata: Metadata) -> bool:
     """Return whether a table can have a clone that shares its folder, and deletes rows by vectors."""
     return (
-        not (lake.is_rest or lake.is_metastore)
+        lake.can_clone
         and metadata["format-version"] == FORMAT
         and catalog_metadata.head(metadata) is not None
     )
@@ -170,7 +170,7 @@ def forget_clones(lake: LakeSettings, pipeline: str) -> None:
     Args:
         lake: the lake; no other run rewrites its files.
     """
-    if lake.is_rest or lake.is_metastore:
+    if not lake.can_clone:
         return
     with open_catalog(lake) as catalog:
         for name in [each for each in catalog.names() if each.namespace == _NAMESPACE + lake.namespace]:
