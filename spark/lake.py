@@ -74,7 +74,7 @@ class LakeSettings:
         catalog: the catalog's name, the same in every engine that reads it.
         uri: ``sqlite:////abs/catalog.db``, ``postgresql+psycopg://user:password@host/database``,
             ``https://…`` of a REST catalog, ``glue://region``, ``thrift://host:9083`` of a Hive Metastore.
-        warehouse: ``file:///abs/path`` or an absolute path; ``s3://bucket/prefix``, ``gs://…``, ``abfss://…``.
+        warehouse: ``file:///abs/path``, or a plain absolute path; ``s3://…``, ``gs://…``, ``abfss://…``.
         namespace: where tables of the source schema ``public`` go.
         keep: how many consistency points are kept.
         publish: ``atomic``, all tables at once; ``per_table``, one after another, for a REST server that
