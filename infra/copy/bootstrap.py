@@ -65,12 +65,8 @@ class Bootstrap:
     """The initial copy of a pipeline."""
 
     def __init__(self, pipeline: OpenPipeline) -> None:
-        self._pipeline, self._file, self._lake, self._source = (
-            pipeline,
-            pipeline.file,
-            pipeline.lake,
-            pipeline.source,
-        )
+        self._pipeline = pipeline
+        self._file, self._lake, self._source = pipeline.file, pipeline.lake, pipeline.source
 
     def initialise(self, progress: Progressing, known_errors: Sequence[SlotlakeError] = ()) -> InitReport:
         """Make publications, slot and tables; if the lake already has this pipeline's tables, change nothing.

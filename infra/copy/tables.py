@@ -98,12 +98,8 @@ class TableCopies:
     """Copies of whole tables under one snapshot, published or staged."""
 
     def __init__(self, pipeline: OpenPipeline) -> None:
-        self._pipeline, self._file, self._lake, self._source = (
-            pipeline,
-            pipeline.file,
-            pipeline.lake,
-            pipeline.source,
-        )
+        self._pipeline = pipeline
+        self._file, self._lake, self._source = pipeline.file, pipeline.lake, pipeline.source
 
     def copy_all(
         self,

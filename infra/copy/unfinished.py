@@ -102,12 +102,8 @@ class UnfinishedCopy:
     """An initial copy that has not ended."""
 
     def __init__(self, pipeline: OpenPipeline) -> None:
-        self._pipeline, self._file, self._lake, self._source = (
-            pipeline,
-            pipeline.file,
-            pipeline.lake,
-            pipeline.source,
-        )
+        self._pipeline = pipeline
+        self._file, self._lake, self._source = pipeline.file, pipeline.lake, pipeline.source
 
     def publications_made(self) -> list[str]:
         """The publications that `init` made, as it noted them; also an `init` that was cut off."""

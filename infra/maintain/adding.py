@@ -84,12 +84,8 @@ class Adding:
     """Tables that a pipeline is to follow."""
 
     def __init__(self, pipeline: OpenPipeline) -> None:
-        self._pipeline, self._file, self._lake, self._source = (
-            pipeline,
-            pipeline.file,
-            pipeline.lake,
-            pipeline.source,
-        )
+        self._pipeline = pipeline
+        self._file, self._lake, self._source = pipeline.file, pipeline.lake, pipeline.source
 
     def add(self, tables: Sequence[str], publication: str | None, progress: Progressing) -> AddReport:
         """Publish tables and follow them.

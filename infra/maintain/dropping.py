@@ -69,12 +69,8 @@ class Dropping:
     """The end of a pipeline."""
 
     def __init__(self, pipeline: OpenPipeline) -> None:
-        self._pipeline, self._file, self._lake, self._source = (
-            pipeline,
-            pipeline.file,
-            pipeline.lake,
-            pipeline.source,
-        )
+        self._pipeline = pipeline
+        self._file, self._lake, self._source = pipeline.file, pipeline.lake, pipeline.source
 
     def drop(self, *, lake: bool) -> DropReport:
         """Drop the slot and the other objects that `init` created; with ``lake`` tables and change log, too.

@@ -59,12 +59,8 @@ class Removing:
     """Tables that a pipeline is to follow no more."""
 
     def __init__(self, pipeline: OpenPipeline) -> None:
-        self._pipeline, self._file, self._lake, self._source = (
-            pipeline,
-            pipeline.file,
-            pipeline.lake,
-            pipeline.source,
-        )
+        self._pipeline = pipeline
+        self._file, self._lake, self._source = pipeline.file, pipeline.lake, pipeline.source
 
     def remove(self, names: Collection[Name], *, drop: bool) -> RemoveReport:
         """Take tables out of the publications; with ``drop`` out of the lake too. The caller has the lock.

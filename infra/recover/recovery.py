@@ -52,12 +52,8 @@ class Recovery:
     """What is wrong with a pipeline, and what mends it."""
 
     def __init__(self, pipeline: OpenPipeline) -> None:
-        self._pipeline, self._file, self._lake, self._source = (
-            pipeline,
-            pipeline.file,
-            pipeline.lake,
-            pipeline.source,
-        )
+        self._pipeline = pipeline
+        self._file, self._lake, self._source = pipeline.file, pipeline.lake, pipeline.source
 
     def recover(
         self, *, carry_out: bool, progress: Progressing, approved: str | None = None

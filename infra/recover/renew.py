@@ -63,12 +63,8 @@ class Renewal:
     """A new slot, and what differs between lake and source there, as one batch."""
 
     def __init__(self, pipeline: OpenPipeline) -> None:
-        self._pipeline, self._file, self._lake, self._source = (
-            pipeline,
-            pipeline.file,
-            pipeline.lake,
-            pipeline.source,
-        )
+        self._pipeline = pipeline
+        self._file, self._lake, self._source = pipeline.file, pipeline.lake, pipeline.source
 
     def renew(
         self, broken: Collection[LakeName], *, salvage: bool, progress: Progressing

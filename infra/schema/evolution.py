@@ -61,12 +61,8 @@ class SchemaChanges:
     """What the tables of a batch became meanwhile at the source, written to its sidecar."""
 
     def __init__(self, pipeline: OpenPipeline) -> None:
-        self._pipeline, self._file, self._lake, self._source = (
-            pipeline,
-            pipeline.file,
-            pipeline.lake,
-            pipeline.source,
-        )
+        self._pipeline = pipeline
+        self._file, self._lake, self._source = pipeline.file, pipeline.lake, pipeline.source
 
     def with_schema_changes(
         self, batch: Batch, snapshot: ExportedSnapshot | None, progress: Progressing

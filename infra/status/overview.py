@@ -138,12 +138,8 @@ class _Overview:
     """What is read of an open pipeline for its status."""
 
     def __init__(self, pipeline: OpenPipeline) -> None:
-        self._pipeline, self._file, self._lake, self._source = (
-            pipeline,
-            pipeline.file,
-            pipeline.lake,
-            pipeline.source,
-        )
+        self._pipeline = pipeline
+        self._file, self._lake, self._source = pipeline.file, pipeline.lake, pipeline.source
 
     def read(self) -> StatusReport:
         """Read the lake, the slot and the change log; change nothing."""

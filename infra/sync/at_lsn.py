@@ -40,12 +40,8 @@ class Advance:
     """The way of the lake to an LSN, batch after batch."""
 
     def __init__(self, pipeline: OpenPipeline) -> None:
-        self._pipeline, self._file, self._lake, self._source = (
-            pipeline,
-            pipeline.file,
-            pipeline.lake,
-            pipeline.source,
-        )
+        self._pipeline = pipeline
+        self._file, self._lake, self._source = pipeline.file, pipeline.lake, pipeline.source
 
     def advance(self, until: int, progress: Progressing, snapshot: ExportedSnapshot | None = None) -> None:
         """Bring the lake exactly to a position.

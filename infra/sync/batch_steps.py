@@ -105,12 +105,8 @@ class BatchSteps:
     """The steps of a batch that was pulled."""
 
     def __init__(self, pipeline: OpenPipeline) -> None:
-        self._pipeline, self._file, self._lake, self._source = (
-            pipeline,
-            pipeline.file,
-            pipeline.lake,
-            pipeline.source,
-        )
+        self._pipeline = pipeline
+        self._file, self._lake, self._source = pipeline.file, pipeline.lake, pipeline.source
 
     def apply_and_publish(self, pulled: PullReport, totals: Totals, progress: Progressing) -> None:
         """Apply and publish a pulled batch, if there is one, and confirm the lake's position.

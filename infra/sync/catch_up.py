@@ -46,12 +46,8 @@ class Sync:
     """A sync: to where the source is now, batch after batch."""
 
     def __init__(self, pipeline: OpenPipeline) -> None:
-        self._pipeline, self._file, self._lake, self._source = (
-            pipeline,
-            pipeline.file,
-            pipeline.lake,
-            pipeline.source,
-        )
+        self._pipeline = pipeline
+        self._file, self._lake, self._source = pipeline.file, pipeline.lake, pipeline.source
 
     def pull_next(self, progress: Progressing) -> PullReport:
         """Return the batch from the lake's position up to the source's of now; pulled, or found on disk."""
@@ -70,9 +66,9 @@ class Sync:
         Advance(self._pipeline).require_fit(at_snapshot=False)
         refuse_changed(self._pipeline)
         _bring_views(self._lake)
-        joined = JoiningTables(self._pipeline).add_new_tables(progress)
-        added = joined.tables
-        joining = JoiningTables(self._pipeline).progress_by_table()
+        joining = JoiningTables(self._pipeline)
+        joined = joining.add_new_tables(progress)
+        added, half_copied = joined.tables, joining.progress_by_table()
         RecopiedTables(self._pipeline).give_up_stale(progress)
         resumed = TablesAside(self._pipeline).bring_back(
             aside, progress, self._file.source.copy_seconds_per_sync
@@ -85,7 +81,7 @@ class Sync:
         report = pull_report(batch, position, started)
         note_pulled(self._file.state_dir, report.batch, report.seconds)
         note_copies(self._file.state_dir, [*added, *resumed])
-        report = replace(report, added_tables=added, joining=joining, resumed=resumed)
+        report = replace(report, added_tables=added, joining=half_copied, resumed=resumed)
         return replace(report, warnings=joined.warnings)
 
     @sessions_go_on()
@@ -110,9 +106,8 @@ class Sync:
         if totals.last is not None:
             Refill(self._pipeline).fill_added_columns(progress)
         with totals.timed("compact"):
-            compacted = Compaction(self._pipeline).compact(
-                Compaction(self._pipeline).lake_names(totals.tables), progress, compact_seconds
-            )
+            compaction = Compaction(self._pipeline)
+            compacted = compaction.compact(compaction.lake_names(totals.tables), progress, compact_seconds)
         report = self._report(totals, pulls, first_position, compacted)
         return replace(report, seconds=time.monotonic() - started)
 

@@ -90,12 +90,8 @@ class Judgement:
     """What is wrong with source, slot, lake and change log."""
 
     def __init__(self, pipeline: OpenPipeline) -> None:
-        self._pipeline, self._file, self._lake, self._source = (
-            pipeline,
-            pipeline.file,
-            pipeline.lake,
-            pipeline.source,
-        )
+        self._pipeline = pipeline
+        self._file, self._lake, self._source = pipeline.file, pipeline.lake, pipeline.source
 
     def judge(self, *, files: bool = False) -> Diagnosis:
         """Look at lake, source, slot and change log.

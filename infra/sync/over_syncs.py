@@ -111,12 +111,8 @@ class OverSyncs(ABC):
     waits: ClassVar[str]
 
     def __init__(self, pipeline: OpenPipeline) -> None:
-        self._pipeline, self._file, self._lake, self._source = (
-            pipeline,
-            pipeline.file,
-            pipeline.lake,
-            pipeline.source,
-        )
+        self._pipeline = pipeline
+        self._file, self._lake, self._source = pipeline.file, pipeline.lake, pipeline.source
 
     @abstractmethod
     def _copy(

@@ -104,12 +104,8 @@ class TablesAside:
     """Tables that are set aside, copied again when they may be followed again."""
 
     def __init__(self, pipeline: OpenPipeline) -> None:
-        self._pipeline, self._file, self._lake, self._source = (
-            pipeline,
-            pipeline.file,
-            pipeline.lake,
-            pipeline.source,
-        )
+        self._pipeline = pipeline
+        self._file, self._lake, self._source = pipeline.file, pipeline.lake, pipeline.source
 
     def bring_back(self, names: Collection[Name], progress: Progressing, seconds_max: float) -> list[str]:
         """Copy tables again that are set aside and may be followed again.

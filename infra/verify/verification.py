@@ -112,12 +112,8 @@ class Verification:
     """The comparison of source and lake at one LSN."""
 
     def __init__(self, pipeline: OpenPipeline) -> None:
-        self._pipeline, self._file, self._lake, self._source = (
-            pipeline,
-            pipeline.file,
-            pipeline.lake,
-            pipeline.source,
-        )
+        self._pipeline = pipeline
+        self._file, self._lake, self._source = pipeline.file, pipeline.lake, pipeline.source
 
     def verify(self, request: VerifyRequest, progress: Progressing) -> Report:
         """Compare lake and source at an exact LSN, with the pipeline's lock for the first step only.
