@@ -22,11 +22,12 @@ from slotlake.decoder.catalog.publication_tables import published_names
 from slotlake.decoder.errors import PipelineFileError
 from slotlake.decoder.failpoints import reach
 from slotlake.decoder.lsn import format_lsn
+from slotlake.decoder.server.position import source_position
 from slotlake.decoder.server.source import source_session
 from slotlake.infra.reports import Report
 from slotlake.infra.selection import known_tables
 from slotlake.infra.selection.file_tables import forget_name, line_in_file, named_in
-from slotlake.infra.state.notes import REMOVING
+from slotlake.infra.state.notes import REMOVED, REMOVING
 from slotlake.infra.sync import joining_tables
 from slotlake.spark.names import postgres_name
 
@@ -87,6 +88,9 @@ class Removing:
             done += self._drop(point, concerned)
         for name in names:
             forget_name(self._file, name)
+        gone = REMOVED.of(self._file.state_dir)
+        seen_at = source_position(self._source)
+        gone.write({**gone.mapping(), **{postgres_name(*name): seen_at for name in [*names, *left]}})
         known_tables.write_note(self._file.state_dir, self._lake, [postgres_name(*name) for name in names])
         return RemoveReport(
             self._pipeline.name,

@@ -32,7 +32,7 @@ from slotlake.infra.schema.evolution import SchemaChanges
 from slotlake.infra.selection.aside import SettingAside
 from slotlake.infra.source.fingerprints import CatalogFingerprint
 from slotlake.infra.source.history import follow_history
-from slotlake.infra.state.notes import DROPPED, MADE
+from slotlake.infra.state.notes import DROPPED, MADE, REMOVED
 from slotlake.infra.sync.batch_steps import BatchSteps
 from slotlake.infra.sync.findings import note_recovery_begun, note_recovery_ended, recovery_note
 from slotlake.infra.sync.recopying import give_up_all
@@ -187,7 +187,9 @@ class Renewal:
         named = [parse_postgres_name(name) for name in self._file.tables]
         if not named:
             return []
-        at_source = memberships(connection, self._source.publications, {*named, *_followed(self._lake)})
+        at_source = memberships(
+            connection, self._source.publications, {*named, *_followed(self._file, self._lake)}
+        )
         followed = {
             name: each.relation_id
             for name, each in at_source.items()
@@ -283,13 +285,16 @@ def _forget_what_waits(file: PipelineFile, position: int) -> None:
     forget_from(file.changelog_dir, 0)
 
 
-def _followed(lake: LakeSettings) -> set[Name]:
+def _followed(file: PipelineFile, lake: LakeSettings) -> set[Name]:
     """Return the tables that have not left the publications; those that are set aside too."""
     from slotlake.spark.read.point import ReadPoint
 
     point = ReadPoint.latest(lake)
     fingerprints = {(t.schema, t.table): CatalogFingerprint.from_json(t.fingerprint) for t in point.tables()}
     left = {name for name, each in fingerprints.items() if each is not None and each.has_left}
+    # The batch that would show that these have left will not come from the new slot.
+    removed = REMOVED.of(file.state_dir).mapping().items()
+    left |= {parse_postgres_name(name) for name, seen_at in removed if point.position < seen_at}
     return {*fingerprints, *point.aside} - left
 
 

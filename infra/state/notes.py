@@ -266,6 +266,12 @@ NAMED: Final = Note(
 REMOVING: Final = Note(
     "removing.json", "files of removed tables that are to go", "`remove`", "the files stay"
 )
+REMOVED: Final = Note(
+    "removed.json",
+    "tables that left, and when",
+    "`remove`",
+    "`recover` may publish them again",
+)
 DROPPED: Final = Note(
     "dropped.json", "how far `drop` has come", "`drop`", "a second `drop` looks for everything again"
 )

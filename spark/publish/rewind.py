@@ -11,11 +11,8 @@ Invariant: no data file is written or removed, and readers of `latest` see the s
 from __future__ import annotations
 
 import json
-import time
-import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 from slotlake.decoder.lsn import format_lsn, parse_lsn
 from slotlake.spark.catalog import tags as catalog_tags
@@ -26,6 +23,7 @@ from slotlake.spark.names import LakeName, belongs
 from slotlake.spark.publish.commits import ABANDONED_PROPERTY, commits_name
 from slotlake.spark.publish.past import without_points_above
 from slotlake.spark.tables import metadata as catalog_metadata
+from slotlake.spark.tables.manifests import with_snapshot_on_top
 from slotlake.spark.tables.metadata import LSN, MAIN, STAGE, Metadata
 from slotlake.spark.tables.schema import PIPELINE_PROPERTY
 from slotlake.spark.tables.settle import HISTORY_PROPERTY, with_past_shape
@@ -52,41 +50,20 @@ def rewind_position(lake: LakeSettings, pipeline: str, position: int) -> list[La
 
 
 def _rewound(metadata: Metadata, position: int, *, is_commits: bool) -> Metadata:
-    snapshot = _on_top(metadata, position)
-    refs = metadata.get("refs", {})
+    """The metadata with the files of main's at another position, also where their list is damaged."""
     removed_tags = {catalog_tags.tag(point) for point in catalog_tags.tags(metadata) if point > position}
-    remaining = {name: ref for name, ref in refs.items() if name not in removed_tags}
+    remaining = {name: ref for name, ref in metadata.get("refs", {}).items() if name not in removed_tags}
+    point = catalog_metadata.summary(catalog_metadata.newest_of_a_point(metadata))
+    entries = {key: value for key, value in point.items() if key.startswith("slotlake.")}
+    moved = with_snapshot_on_top(
+        {**metadata, "refs": remaining}, {**entries, LSN: format_lsn(position)}, come_past_damage=True
+    )
     if not is_commits:  # what it holds at the points until it is changed; a tag of `commits` would be a point
-        remaining[catalog_tags.tag(position)] = {"snapshot-id": snapshot["snapshot-id"], "type": "tag"}
-    grown = {
-        **metadata,
-        "refs": remaining,
-        "snapshots": [*metadata.get("snapshots", []), snapshot],
-        "last-sequence-number": snapshot["sequence-number"],
-    }
-    moved = catalog_metadata.with_ref(grown, MAIN, snapshot["snapshot-id"])
+        tag = {"snapshot-id": catalog_metadata.ref(moved, MAIN), "type": "tag"}
+        moved = {**moved, "refs": {**moved["refs"], catalog_tags.tag(position): tag}}
     moved = catalog_metadata.with_ref(moved, STAGE, None)
     moved = catalog_metadata.with_properties(moved, _properties(metadata, position, is_commits=is_commits))
     return without_points_above(moved, position)
-
-
-def _on_top(metadata: Metadata, position: int) -> Metadata:
-    """A snapshot with the files of main's, at another position."""
-    head = catalog_metadata.head(metadata) or {}
-    point = catalog_metadata.summary(catalog_metadata.newest_of_a_point(metadata))
-    own_entries = {key: value for key, value in point.items() if key.startswith("slotlake.")}
-    totals = {k: v for k, v in catalog_metadata.summary(head).items() if k.startswith("total-")}
-    on_top: dict[str, Any] = {
-        **head,
-        "snapshot-id": uuid.uuid4().int >> 65,
-        "parent-snapshot-id": head["snapshot-id"],
-        "sequence-number": metadata["last-sequence-number"] + 1,
-        "timestamp-ms": int(max(time.time() * 1000, metadata["last-updated-ms"])),
-        "summary": {"operation": "replace", **totals, **own_entries, LSN: format_lsn(position)},
-    }
-    if "next-row-id" in metadata:
-        on_top |= {"first-row-id": metadata["next-row-id"], "added-rows": 0}
-    return on_top
 
 
 def _properties(metadata: Metadata, position: int, *, is_commits: bool) -> dict[str, str | None]:

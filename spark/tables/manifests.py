@@ -12,6 +12,7 @@ import secrets
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from pyiceberg.avro.file import AvroFile, AvroOutputFile
@@ -245,21 +246,36 @@ def with_new_snapshot(metadata: Metadata, snapshot: Metadata, branch: str) -> Me
     return catalog_metadata.with_ref(grown, branch, snapshot["snapshot-id"])
 
 
-def with_snapshot_on_top(metadata: Metadata) -> Metadata:
+def with_snapshot_on_top(
+    metadata: Metadata, entries: Mapping[str, str] = MappingProxyType({}), *, come_past_damage: bool = False
+) -> Metadata:
     """The metadata with a snapshot on top of main's, with the same files and what a point said of them.
 
     It has a list of its own, because whoever lets go of a snapshot removes its list.  It takes the place of
     main's in every reference.
 
+    Args:
+        entries: of the summary, before those of main's.
+        come_past_damage: where main's list cannot be read, the snapshot has the same one.
+
     Raises:
-        LakeError: the list cannot be written.
+        LakeError: main's list cannot be read, or the new one cannot be written.
     """
     head = catalog_metadata.head(metadata) or {}
-    entries = {
+    of_main = {
         k: v for k, v in catalog_metadata.summary(head).items() if k.startswith(("total-", "slotlake."))
     }
-    on_top = {**new_snapshot(metadata, MAIN), "summary": {**entries, "operation": "replace"}}
-    on_top = write_list(format_of(metadata), on_top, manifests_of(metadata, head))
+    on_top = {**new_snapshot(metadata, MAIN), "summary": {**of_main, **entries, "operation": "replace"}}
+    try:
+        manifests = manifests_of(metadata, head)
+    except Exception:  # whatever a damaged Avro file makes of its reader
+        if not come_past_damage:
+            raise
+        on_top = {**on_top, "manifest-list": head["manifest-list"]}
+        if "first-row-id" in on_top:
+            on_top["added-rows"] = 0
+    else:
+        on_top = write_list(format_of(metadata), on_top, manifests)
     grown = with_new_snapshot(metadata, on_top, MAIN)
     refs = {
         name: {**ref, "snapshot-id": on_top["snapshot-id"]}

@@ -221,6 +221,7 @@ def test_publication_dropped_that_had_more_than_the_file_names(
     database.execute(
         "CREATE TABLE named (id int PRIMARY KEY, v text); CREATE TABLE added (LIKE named INCLUDING ALL);"
         "CREATE TABLE removed (LIKE named INCLUDING ALL); CREATE TABLE gone (LIKE named INCLUDING ALL);"
+        "CREATE TABLE just_removed (LIKE named INCLUDING ALL); CREATE TABLE back (LIKE named INCLUDING ALL);"
         "CREATE TABLE elsewhere (LIKE named INCLUDING ALL); CREATE PUBLICATION other FOR TABLE elsewhere;"
         "CREATE TABLE parts (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);"
         "CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (10);"
@@ -231,11 +232,14 @@ def test_publication_dropped_that_had_more_than_the_file_names(
     file.write_text(file.read_text().replace("publications: [shop]", "publications: [shop, other]"))
     with Pipeline.open(file) as pipeline:
         pipeline.init()
-        pipeline.add(["added", "removed", "gone"], publication="shop")
+        pipeline.add(["added", "removed", "just_removed", "back", "gone"], publication="shop")
         pipeline.remove(["removed"])
         pipeline.sync()
         with pytest.raises(SourceError, match="removed is not published any more; the lake's table stays"):
             pipeline.resume("removed")
+        pipeline.remove(["back"])
+        pipeline.add(["back"], publication="shop")
+        pipeline.remove(["just_removed"])
         database.execute("DROP PUBLICATION shop; DROP TABLE gone; UPDATE added SET v = 'unseen'")
         assert (
             pipeline.recover()
@@ -244,9 +248,11 @@ def test_publication_dropped_that_had_more_than_the_file_names(
         )
         assert _how(pipeline.recover(carry_out=True))["public.added"] == "rows"
         made = "SELECT tablename FROM pg_publication_tables WHERE pubname = 'shop' ORDER BY 1"
-        assert database.execute(made) == [("added",), ("named",), ("parts_1",)]
+        assert database.execute(made) == [("added",), ("back",), ("named",), ("parts_1",)]
         listed = "SELECT prrelid::regclass::text FROM pg_publication_rel ORDER BY 1"
-        assert [name for (name,) in database.execute(listed)] == ["added", "elsewhere", "named", "parts"]
+        assert [name for (name,) in database.execute(listed)] == [
+            "added", "back", "elsewhere", "named", "parts",
+        ]  # fmt: skip
         database.execute("INSERT INTO added VALUES (2, 'seen'); INSERT INTO parts VALUES (2, 'seen')")
         pipeline.sync()
         assert_equal(database, pipeline, ["named", "added", "parts_1", "elsewhere"])

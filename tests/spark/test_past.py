@@ -12,6 +12,7 @@ from pyiceberg.table import StaticTable
 
 from slotlake.bench.points import publish_by_hand
 from slotlake.decoder.errors import LakeError
+from slotlake.spark import lake_files
 from slotlake.spark.catalog import tags as catalog_tags
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.lake import KeepPoints
@@ -28,8 +29,8 @@ from slotlake.spark.publish.swap import load
 from slotlake.spark.read.point import ReadPoint
 from slotlake.spark.read.query import query
 from slotlake.spark.replay.scratch import prepare_scratch, scratch_of
-from slotlake.spark.tables.metadata import Metadata
-from tests.spark.lake_lab import PIPELINE, Lab, delete, relation, update
+from slotlake.spark.tables.metadata import Metadata, head
+from tests.spark.lake_lab import PIPELINE, Lab, delete, insert, relation, update
 
 BUSY = relation("busy", ["id"], id="int8", v="int4")
 IDLE = relation("idle", ["id"], id="int8", v="int4")
@@ -47,6 +48,17 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def _metadata(lab: Lab, table: str) -> Metadata:
     with open_catalog(lab.lake) as catalog:
         return load(catalog.pointers(), LakeName("shop", table)).metadata
+
+
+def _head(lab: Lab, table: str) -> Metadata:
+    main = head(_metadata(lab, table))
+    assert main is not None
+    return main
+
+
+def _overwrite(location: str, content: bytes) -> None:
+    lake_files.remove([location])
+    lake_files.write_new(location, content)
 
 
 def _live(lab: Lab, batches: int, seen: dict[int, Any]) -> None:
@@ -151,6 +163,26 @@ def test_a_history_that_was_given_up_leaves_no_point_in_the_past(lab: Lab) -> No
     kept[lab.position] = _seen(lab)
     assert set(_kept(lab)) <= set(kept)
     _all_as_seen(lab, kept)
+
+
+def test_whoever_lets_go_of_a_snapshot_may_remove_its_list(lab: Lab) -> None:
+    """Also after the position went back, at which main has the same files; a damaged list stops nobody."""
+    lab.init({BUSY: [{"id": "1", "v": "0"}], IDLE: [{"id": "1", "v": "0"}]})
+    lab.sync(insert(BUSY, id="2", v="7"), update(IDLE, id="1", v="8"))
+    rows, before = _seen(lab), _head(lab, "busy")["manifest-list"]
+    damaged = _head(lab, "idle")["manifest-list"]
+    whole = lake_files.read(damaged)
+    _overwrite(damaged, whole[:40])
+    lab.position -= 1
+    assert set(rewind_position(lab.lake, PIPELINE, lab.position)) >= {
+        LakeName("shop", "busy"), LakeName("shop", "idle"),
+    }  # fmt: skip
+    assert lab.position == ReadPoint.latest(lab.lake).position
+    _overwrite(damaged, whole)
+    lake_files.remove([before])
+    assert _seen(lab) == rows
+    lab.sync(insert(BUSY, id="3", v="9"), update(IDLE, id="1", v="10"))
+    assert _seen(lab) != rows
 
 
 def test_rows_of_commits_go_once_nobody_can_stand_there(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
