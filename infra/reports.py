@@ -1,7 +1,7 @@
 """What the commands report: plain frozen records that turn into JSON and hold no row values.
 
-LSNs are PostgreSQL's text form, durations are seconds, sizes are bytes.  The one exception to "no
-row values" is the list of differing keys of a verification (expectations/), which is its purpose.
+LSNs are PostgreSQL's text form, durations are seconds, sizes are bytes.  A verification's list of differing
+keys (expectations/) is the one exception.
 """
 
 from __future__ import annotations

@@ -24,15 +24,14 @@ from slotlake.expectations.results import NOT_COMPARED, one_report
 from slotlake.infra.airflow import lineage, words
 from slotlake.infra.airflow.brought import Brought
 from slotlake.infra.airflow.scheduling import shortened
-from slotlake.infra.cli.progress_display import progress_lines
-from slotlake.infra.cli.run import stopped_by_signals
-from slotlake.infra.cli.texts.run import batch_lines, run_line
 from slotlake.infra.pipeline import Pipeline
+from slotlake.infra.progress import progress_lines
 from slotlake.infra.recover.approved import note_plan
 from slotlake.infra.reports import SyncReport
 from slotlake.infra.source.bell import Bell
 from slotlake.infra.state.notes import DROPPED
 from slotlake.infra.status.noted import look
+from slotlake.infra.sync.loop import RunLimits, RunListener, batch_lines, run_line, stopped_by_signals
 
 _log = logging.getLogger(__name__)
 _COPY_WAIT_SECONDS = 600.0  # `bootstrap` may be queued, and starts Spark before it copies
@@ -91,8 +90,6 @@ def sync(pipeline_file: str, outlet_events: Any = None, store: Any = None) -> di
 
 def run(pipeline_file: str, outlet_events: Any = None, store: Any = None) -> dict[str, Any]:
     """Make micro-batches for the time that the pipeline file says, or until a signal; log each of them."""
-    from slotlake.infra.sync.loop import RunLimits, RunListener
-
     bell = Bell()
     # Airflow's own handler of SIGTERM would let the loop go on until it is killed.
     is_main = threading.current_thread() is threading.main_thread()

@@ -30,10 +30,10 @@ from slotlake.infra.copy.described import Described
 from slotlake.infra.copy.forward import distinct_keys, named_keys, too_many
 from slotlake.infra.copy.record import CopyRecord
 from slotlake.infra.copy.tables import InPlace, TableCopies, clear_ranges
-from slotlake.infra.schema.large_tables import replaced_in_place
 from slotlake.infra.selection.aside import tables_aside
 from slotlake.infra.state.verified import copied_since, read_verified
 from slotlake.infra.sync.nonblocking import at_nonblocking_snapshot
+from slotlake.infra.sync.schema.large_tables import replaced_in_place
 
 if TYPE_CHECKING:
     from slotlake.infra.opened.open_pipeline import OpenPipeline

@@ -1,4 +1,1 @@
-"""The `slotlake` command: arguments in, one report out.
-
-Others import `progress_display`, `run` and `texts`.
-"""
+"""The `slotlake` command: arguments in, one report out."""

@@ -1,22 +1,16 @@
-"""What the command `run` needs: its options as limits, signals as a stop, and a line for each batch."""
+"""What the command `run` needs: its options as limits, and where its lines go."""
 
 from __future__ import annotations
 
 import logging
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import typer
 
 from slotlake.decoder.lsn import parse_lsn
 from slotlake.infra.cli.output import print_json
-from slotlake.infra.cli.texts.run import batch_lines
 from slotlake.infra.config.durations import duration_seconds
-from slotlake.infra.source.bell import Bell
 from slotlake.infra.state.json_log import is_json
 
 if TYPE_CHECKING:
@@ -64,7 +58,7 @@ def _lsn(text: str) -> int:
 
 def listener_of(as_json: bool) -> RunListener:
     """Return a listener that prints batches to standard output, and other events to standard error."""
-    from slotlake.infra.sync.loop import RunListener
+    from slotlake.infra.sync.loop import RunListener, batch_lines
 
     def batch(report: SyncReport) -> None:
         if as_json:
@@ -81,21 +75,3 @@ def _report_line(line: str) -> None:
         logging.getLogger(__name__).info(line)
     else:
         typer.echo(line, err=True)
-
-
-@contextmanager
-def stopped_by_signals(bell: Bell) -> Iterator[None]:
-    """Let SIGTERM and SIGINT end the loop after the batch at hand; a second one is as any Ctrl-C."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        if bell.stopped:
-            interrupt = before[signal.SIGINT]
-            (interrupt if callable(interrupt) else signal.default_int_handler)(number, frame)
-        bell.stop()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

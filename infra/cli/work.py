@@ -138,9 +138,9 @@ def run(
     You can kill it at any time: the next run continues.
     Other runs of the pipeline (verify, backfill, maintain, Airflow) get their turn between two batches.
     """
-    from slotlake.infra.cli.run import limits_of, listener_of, stopped_by_signals
-    from slotlake.infra.cli.texts.run import run_line
+    from slotlake.infra.cli.run import limits_of, listener_of
     from slotlake.infra.source.bell import Bell
+    from slotlake.infra.sync.loop import run_line, stopped_by_signals
 
     limits, bell = limits_of(for_, until_lsn, interval, retry_for), Bell()
     with stopped_by_signals(bell), open_pipeline(pipeline) as opened:

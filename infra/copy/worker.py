@@ -33,11 +33,10 @@ from slotlake.infra.copy.forward import fingerprint, publication_state
 from slotlake.infra.copy.planner import claims_of
 from slotlake.infra.copy.ranges import DoneRanges
 from slotlake.infra.copy.record import CopyRecord, TableWork, range_note
-from slotlake.infra.copy.states import CopyStep
 from slotlake.infra.copy.tables import published_tables
 from slotlake.infra.copy.unfinished import record_of
 from slotlake.infra.opened.own_state import identity
-from slotlake.infra.progress import Progressing
+from slotlake.infra.progress import CopyStep, Progressing
 from slotlake.infra.reports import CopyWorkerReport
 from slotlake.spark.exchange import make_directory, remove_directory
 

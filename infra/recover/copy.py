@@ -14,9 +14,9 @@ from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.slots.slot import ExportedSnapshot, create_slot
 from slotlake.infra.copy.tables import TableCopies, published_tables
 from slotlake.infra.recover.compare import WHOLE, TableRepair
-from slotlake.infra.schema.evolution import SchemaChanges
 from slotlake.infra.source.pulling import pull_batch
 from slotlake.infra.sync.batch_steps import BatchSteps
+from slotlake.infra.sync.schema.evolution import SchemaChanges
 from slotlake.spark.names import LakeName, lake_table, postgres_name
 
 if TYPE_CHECKING:

@@ -28,7 +28,6 @@ from slotlake.infra.config.identity import note_identity
 from slotlake.infra.copy.described import Described
 from slotlake.infra.copy.tables import TableCopies, published_tables, source_clock
 from slotlake.infra.recover.compare import NEW, ROWS, WHOLE, Comparison, TableRepair, compare
-from slotlake.infra.schema.evolution import SchemaChanges
 from slotlake.infra.selection.aside import SettingAside
 from slotlake.infra.source.fingerprints import CatalogFingerprint
 from slotlake.infra.source.history import follow_history
@@ -36,6 +35,7 @@ from slotlake.infra.state.notes import DROPPED, MADE, REMOVED
 from slotlake.infra.sync.batch_steps import BatchSteps
 from slotlake.infra.sync.findings import note_recovery_begun, note_recovery_ended, recovery_note
 from slotlake.infra.sync.recopying import give_up_all
+from slotlake.infra.sync.schema.evolution import SchemaChanges
 from slotlake.spark.names import parse_postgres_name
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """The optional event trigger: each ALTER TABLE writes the table's columns into the stream, at its place.
 
-A Relation message names columns; this message numbers them (`infra.schema.ddl_events` reads it).  It is a
-transactional logical message, so it comes in order with the rows, and is not sent if it is rolled back.
+A Relation message names columns; this message numbers them (`infra.sync.schema.ddl_events` reads it).  It
+is a transactional logical message, so it comes in order with the rows, and is not sent if it is rolled back.
 Invariant: nothing relies on it.  It never fails a command of the source's, and where it is missing the
 catalog's fingerprints decide alone (docs/schema.md, docs/adr/0017).
 """

@@ -1,7 +1,7 @@
 """What of the source's catalog a lake table agrees with: written into its shape when it is copied.
 
-`decoder.catalog.fingerprints` reads it; `infra.schema.examination` compares it with what the catalog says
-later.
+`decoder.catalog.fingerprints` reads it; `infra.sync.schema.examination` compares it with what the catalog
+says later.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Bring the lake to an LSN, batch after batch: pull, apply, publish, confirm; tables that join or come back.
 
 Others import `at_lsn`, `batch_steps`, `catch_up`, `compaction`, `findings`, `gates`, `joining_tables`,
-`loop`, `modes`, `nonblocking`, `reading_again`, `recopying`, `refill` and `resuming`.
+`loop`, `modes`, `nonblocking`, `reading_again`, `recopying`, `refill`, `resuming` and `schema`.
 """

@@ -19,7 +19,6 @@ from slotlake.decoder.slots.slot import ExportedSnapshot, create_slot
 from slotlake.infra.config.identity import note_identity
 from slotlake.infra.copy.joining_record import note_changes
 from slotlake.infra.reports import PullReport
-from slotlake.infra.schema.evolution import SchemaChanges
 from slotlake.infra.selection.aside import SettingAside
 from slotlake.infra.source.history import follow_history
 from slotlake.infra.source.own_slot import require_own_slot_name
@@ -29,6 +28,7 @@ from slotlake.infra.state.batch_notes import note_pulled
 from slotlake.infra.sync.batch_steps import BatchSteps, Totals
 from slotlake.infra.sync.findings import Judgement
 from slotlake.infra.sync.gates import Gates
+from slotlake.infra.sync.schema.evolution import SchemaChanges
 from slotlake.infra.sync.upgraded import go_on_upgraded
 
 if TYPE_CHECKING:

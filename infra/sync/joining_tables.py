@@ -24,7 +24,6 @@ from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.copy.copying import Attempt
 from slotlake.infra.copy.joining_record import JOINING_FOLDER, joining_table_names
 from slotlake.infra.copy.tables import Copied, TableCopies
-from slotlake.infra.schema.large_tables import resumable_by_size
 from slotlake.infra.selection.absent import record_taken_away
 from slotlake.infra.selection.aside import require_columns
 from slotlake.infra.selection.file_tables import (
@@ -40,6 +39,7 @@ from slotlake.infra.selection.layouts import require_layouts
 from slotlake.infra.selection.tables import lake_selections, selected
 from slotlake.infra.state.notes import SETTLING
 from slotlake.infra.sync.over_syncs import OverSyncs
+from slotlake.infra.sync.schema.large_tables import resumable_by_size
 from slotlake.infra.sync.settling import note_publications, open_writers_by_table
 from slotlake.spark.names import parse_postgres_name, postgres_name
 from slotlake.spark.publish.lives import Event, Life

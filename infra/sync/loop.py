@@ -11,10 +11,11 @@ one table sets that table aside in the sync (infra/selection/aside.py) and does 
 
 from __future__ import annotations
 
+import signal
 import time
 from collections import deque
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Protocol
@@ -23,11 +24,14 @@ from slotlake.decoder.errors import BusyError, SlotlakeError
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.reuse import sessions_go_on
 from slotlake.infra.kernels import compile_all
+from slotlake.infra.progress import conflict_counts
 from slotlake.infra.reports import RunReport
 from slotlake.infra.sync.catch_up import Sync
 from slotlake.infra.sync.wal_watch import WalWatch
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.infra.reports import SyncReport
@@ -41,6 +45,7 @@ _RETRY_SECONDS, _RETRY_SECONDS_MAX = 1.0, 30.0
 _STAND_BY_SECONDS = 2.0
 ALIVE = "run.alive"
 _LAGS_MAX = 10_000  # of a run that never ends, the newest
+_ENDINGS = {"stop": "stopped", "time": "its time is over", "lsn": "it has reached its LSN"}
 
 
 @dataclass(frozen=True)
@@ -299,3 +304,56 @@ class RunTotals:
             lag_seconds_median=round(median(self._lags), 3) if self._lags else None,
             lag_seconds_max=round(max(self._lags), 3) if self._lags else None,
         )
+
+
+def batch_lines(report: SyncReport) -> Iterator[str]:
+    """Yield the line of a micro-batch: LSN, transactions, rows per table, lag, seconds per step.
+
+    Other lines follow only for events: tables that join, are set aside or come back, warnings, conflicts,
+    compaction.
+    """
+    tables = ", ".join(f"{table} {changes:,}" for table, changes in report.tables.items())
+    steps = " ".join(f"{step} {seconds:.2f}" for step, seconds in report.seconds_by_step.items())
+    lag = "" if report.lag_seconds is None else f"; lag {report.lag_seconds:.2f} s"
+    yield f"{report.lsn}: {report.transactions:,} transactions ({tables or 'no changes'}){lag}; {steps} s"
+    yield from (f"  {table}: a new table of the lake" for table in report.added_tables)
+    yield from (f"  {table}: a new table, {done} are copied" for table, done in report.joining.items())
+    yield from (f"  {table}: followed again" for table in report.resumed)
+    yield from (f"  {table}: set aside: {reason}" for table, reason in report.set_aside.items())
+    yield from (f"  warning: {warning}" for warning in report.warnings)
+    yield from (
+        f"  {table}: conflicts: {conflict_counts(counts)}" for table, counts in report.conflicts.items()
+    )
+    for table in report.compacted:
+        packed = f"{table.rewritten_files:,} small files packed into {table.written_files:,}"
+        yield f"  {table.lake_table}: {f'not compacted: {table.failed}' if table.failed else packed}"
+
+
+def run_line(report: RunReport) -> str:
+    """Return the last line: why the run ended, and what it brought."""
+    lag = ""
+    if report.lag_seconds_median is not None and report.lag_seconds_max is not None:
+        lag = f"; lag: median {report.lag_seconds_median:.2f} s, worst {report.lag_seconds_max:.2f} s"
+    return (
+        f"the run has ended ({_ENDINGS.get(report.ended_by, report.ended_by)}) at {report.lsn}: "
+        f"{report.batches:,} batches, {report.transactions:,} transactions, {report.changes:,} changes in "
+        f"{report.seconds:,.0f} s{lag}"
+    )
+
+
+@contextmanager
+def stopped_by_signals(bell: Bell) -> Iterator[None]:
+    """Let SIGTERM and SIGINT end the loop after the batch at hand; a second one is as any Ctrl-C."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if bell.stopped:
+            interrupt = before[signal.SIGINT]
+            (interrupt if callable(interrupt) else signal.default_int_handler)(number, frame)
+        bell.stop()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 from slotlake.decoder.server.position import source_position
 from slotlake.decoder.slots.slot import ExportedSnapshot
-from slotlake.infra.schema.evolution import UnsettledError
 from slotlake.infra.source.snapshots import nonblocking_snapshot
 from slotlake.infra.source.wal_notes import note_source_position
 from slotlake.infra.sync.at_lsn import Advance
+from slotlake.infra.sync.schema.evolution import UnsettledError
 
 if TYPE_CHECKING:
     from slotlake.infra.opened.open_pipeline import OpenPipeline

@@ -1,6 +1,6 @@
 """Copy large tables again that the lake has, over several syncs.
 
-They are set aside (`infra.schema.large_tables`), and copied like tables that join: ranges for a bounded time
+They are set aside (`sync.schema.large_tables`), and copied like tables that join: ranges for a bounded time
 in each sync, keys of what changes meanwhile noted from each batch, all of it at a settled snapshot in the end
 (`infra.sync.over_syncs`).  Until then their content stays what it was.  Why so: docs/adr/0036.
 """
@@ -18,11 +18,11 @@ from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.copy.copying import Attempt
 from slotlake.infra.copy.joining_record import RECOPYING_FOLDER
 from slotlake.infra.copy.tables import Copied, InPlace, TableCopies
-from slotlake.infra.schema.findings import drops_columns, with_copy_reason
-from slotlake.infra.schema.large_tables import copy_reason_of, resumable_by_size
 from slotlake.infra.selection.aside import tables_aside
 from slotlake.infra.state.notes import SETTLING_AGAIN
 from slotlake.infra.sync.over_syncs import OverSyncs
+from slotlake.infra.sync.schema.findings import drops_columns, with_copy_reason
+from slotlake.infra.sync.schema.large_tables import copy_reason_of, resumable_by_size
 from slotlake.spark.names import postgres_name
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.catalog.vanished import VanishedError
 from slotlake.infra.copy.tables import TableCopies, published_tables
-from slotlake.infra.schema.large_tables import postpone_large
 from slotlake.infra.selection.aside import setting_aside
 from slotlake.infra.selection.pending import note_pending
 from slotlake.infra.source.partitions import repartitioned
 from slotlake.infra.sync.nonblocking import at_nonblocking_snapshot
+from slotlake.infra.sync.schema.large_tables import postpone_large
 
 if TYPE_CHECKING:
     from slotlake.infra.opened.open_pipeline import OpenPipeline

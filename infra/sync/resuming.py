@@ -36,7 +36,6 @@ from slotlake.decoder.server.source import redact, source_session
 from slotlake.infra.config.of_tables import on_conflict
 from slotlake.infra.copy.tables import published_tables
 from slotlake.infra.reports import ResumeReport
-from slotlake.infra.schema import large_tables
 from slotlake.infra.selection.aside import require_columns, tables_aside
 from slotlake.infra.selection.file_tables import command
 from slotlake.infra.selection.types import on_lossy
@@ -45,6 +44,7 @@ from slotlake.infra.sync.batch_steps import BatchSteps
 from slotlake.infra.sync.over_syncs import TimeBudget
 from slotlake.infra.sync.reading_again import WholeTablesAgain
 from slotlake.infra.sync.recopying import RecopiedTables, lake_row_count
+from slotlake.infra.sync.schema import large_tables
 from slotlake.spark.names import lake_table, parse_postgres_name, postgres_name
 from slotlake.spark.publish.lives import Event
 

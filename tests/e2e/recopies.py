@@ -21,7 +21,7 @@ from tests.e2e.over_syncs_kinds import KINDS, Joining
 def small_and_slow(patch: pytest.MonkeyPatch) -> None:
     """Every table of two ranges is large, however long a sync may take."""
     patch.setattr("slotlake.decoder.copy.parts.PART_BYTES", PART_BYTES)
-    patch.setattr("slotlake.infra.schema.large_tables.BYTES_PER_SECOND", 1)
+    patch.setattr("slotlake.infra.sync.schema.large_tables.BYTES_PER_SECOND", 1)
 
 
 def ranges(pipeline: Pipeline, table: str = BIG) -> int:

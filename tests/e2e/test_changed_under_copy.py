@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from slotlake import Pipeline
-from slotlake.infra.copy.states import CopyStep
+from slotlake.infra.progress import CopyStep
 from tests.conftest import Database
 from tests.e2e.oracle import assert_equal, pipeline_file
 

@@ -22,8 +22,8 @@ from slotlake.decoder.slots.slot import create_slot
 from slotlake.decoder.stream.pull import pull
 from slotlake.infra.cli.main import main
 from slotlake.infra.local.postgres import Version
-from slotlake.infra.schema.ddl_events import altered_tables, row_places
 from slotlake.infra.source import ddl_trigger
+from slotlake.infra.sync.schema.ddl_events import altered_tables, row_places
 from slotlake.spark.publish import sidecar as annex
 from tests.conftest import Database
 from tests.e2e.oracle import differences, pipeline_file

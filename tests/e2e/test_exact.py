@@ -16,8 +16,8 @@ import pytest
 from slotlake import Pipeline
 from slotlake.decoder.errors import SlotError
 from slotlake.infra.local.postgres import EmbeddedPostgres, temporary_postgres
-from slotlake.infra.schema import evolution
 from slotlake.infra.sync.at_lsn import Advance
+from slotlake.infra.sync.schema import evolution
 from tests.conftest import Database, fresh_database
 from tests.e2e.oracle import assert_equal, pipeline_file
 from tests.meanwhile import meanwhile

@@ -263,7 +263,7 @@ def test_trouble_of_one_table_does_not_end_it(database: Database, session: Any, 
         with Running(file, RunLimits()) as running:
             database.execute("ALTER TABLE a REPLICA IDENTITY NOTHING; INSERT INTO b VALUES (1, 'x')")
             database.execute("ALTER TABLE a DROP COLUMN v, DROP COLUMN id")
-            # Without a row of it, a batch leaves a table as it is (infra/schema/rules.py).
+            # Without a row of it, a batch leaves a table as it is (infra/sync/schema/rules.py).
             database.execute("INSERT INTO a DEFAULT VALUES; INSERT INTO b VALUES (2, 'x')")
             running.until(lambda: not differences(database, pipeline, ["b"]), "the other table goes on")
             running.until(

@@ -11,9 +11,9 @@ from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.copy.files import CopiedFile
 from slotlake.decoder.copy.parts import Part
 from slotlake.decoder.copy.table import CopyJob
-from slotlake.infra.cli.progress_display import progress_lines
 from slotlake.infra.copy.record import CopyRecord
-from slotlake.infra.copy.states import CopyStates, CopyStep, TableProgress, read, unmark_process
+from slotlake.infra.copy.states import CopyStates, TableProgress, read, unmark_process
+from slotlake.infra.progress import CopyStep, progress_lines
 
 PARTS = [Part(0, 'ONLY "public"."t"', None, 10, 100, 80_000), Part(1, 'ONLY "public"."t"', 10, None, 5, 800)]
 

@@ -10,9 +10,9 @@ import pytest
 from slotlake.decoder.catalog.fingerprints import Attribute, TableFingerprint
 from slotlake.decoder.catalog.publications import SourceColumn, SourceTable
 from slotlake.decoder.changelog.batches import BatchColumn, BatchRelation
-from slotlake.infra.schema.ddl_events import AlteredTable, proven_numbers
-from slotlake.infra.schema.rules import Verdict, judge
 from slotlake.infra.source.fingerprints import CatalogFingerprint, with_fingerprint
+from slotlake.infra.sync.schema.ddl_events import AlteredTable, proven_numbers
+from slotlake.infra.sync.schema.rules import Verdict, judge
 from slotlake.spark.tables.schema import TableSchema
 
 TYPES = {

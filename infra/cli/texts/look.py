@@ -14,7 +14,8 @@ from rich.table import Table
 
 from slotlake.decoder.slots.pressure import Holder, span
 from slotlake.infra.cli.output import LINES_MAX, lines_of, size_text, warning_lines
-from slotlake.infra.cli.texts.work import conflict_counts, machines_text
+from slotlake.infra.cli.texts.work import machines_text
+from slotlake.infra.progress import conflict_counts
 
 if TYPE_CHECKING:
     from slotlake.infra.reports import StatusReport, TableStatus

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from slotlake.expectations.results import ASIDE, CHANGED, FULL, LOCKED, REWRITTEN, ROLLING, UNREADABLE
 from slotlake.infra.cli.output import LINES_MAX, lines_of, set_aside_lines, warning_lines
+from slotlake.infra.progress import conflict_counts
 
 if TYPE_CHECKING:
     from slotlake.expectations.results import Report as Verification
@@ -123,11 +124,6 @@ def _joining_lines(report: SyncReport, console: Console) -> None:
         for name, ranges in report.joining.items()
     )
     lines_of(joining, console, "new tables")
-
-
-def conflict_counts(counts: Mapping[str, int]) -> str:
-    """Return the number of conflicts per kind on one line."""
-    return ", ".join(f"{kind} {count:,}" for kind, count in counts.items())
 
 
 def verify_text(report: Verification, console: Console) -> None:

@@ -19,8 +19,8 @@ from slotlake.decoder.catalog.fingerprints import TableFingerprint
 from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.catalog.type_texts import NAME
 from slotlake.decoder.types.table import column_type, from_text
-from slotlake.infra.schema.numbered_columns import Columns, Numbers, signature
 from slotlake.infra.source.fingerprints import CatalogFingerprint, with_fingerprint
+from slotlake.infra.sync.schema.numbered_columns import Columns, Numbers, signature
 
 if TYPE_CHECKING:
     from slotlake.decoder.changelog.batches import BatchRelation
@@ -70,7 +70,7 @@ def judge(
         published: the source's table of this name.
         relations: the batch's relation versions of it that have rows, oldest first.
         at_end: the catalog was read exactly where the batch ends.
-        proven_numbers: each version's numbers, if the event trigger proves them (`infra.schema.ddl_events`).
+        proven_numbers: each version's numbers, if the event trigger proves them (`ddl_events`).
         alone: the table has no derived tables, which would have to be filled with a constant too.
     """
     fingerprint = CatalogFingerprint.from_json(mirror.fingerprint)

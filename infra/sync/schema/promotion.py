@@ -23,9 +23,9 @@ from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.config.of_tables import on_conflict
 from slotlake.infra.copy.described import Described
 from slotlake.infra.copy.tables import TableCopies
-from slotlake.infra.schema.findings import Findings, sidecar_of
-from slotlake.infra.schema.rules import Verdict
 from slotlake.infra.selection.tables import comparable
+from slotlake.infra.sync.schema.findings import Findings, sidecar_of
+from slotlake.infra.sync.schema.rules import Verdict
 from slotlake.spark.names import postgres_name
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """What a batch meets at the source: each followed table is compared with the source's catalog.
 
 Most batches meet nothing new, and most tables of a batch do not differ; only those that do are judged
-(`infra.schema.rules`).  Nothing is changed here, neither in the lake nor in the change log.
+(`infra.sync.schema.rules`).  Nothing is changed here, neither in the lake nor in the change log.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from slotlake.decoder.catalog.fingerprints import TableFingerprint
 from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.changelog.batches import Batch, BatchRelation
 from slotlake.decoder.slots.slot import ExportedSnapshot
-from slotlake.infra.schema.ddl_events import AlteredTable, altered_tables, proven_numbers, row_places
-from slotlake.infra.schema.findings import Findings
-from slotlake.infra.schema.renamed_objects import NAMES_BETWEEN, tables_naming_renamed_objects
-from slotlake.infra.schema.rules import Verdict, has_changes_beyond_lake, judge, reprinted_reason
 from slotlake.infra.source.fingerprints import (
     CatalogFingerprint,
     fingerprints_at,
     followed_fingerprints,
     partitions_below,
 )
+from slotlake.infra.sync.schema.ddl_events import AlteredTable, altered_tables, proven_numbers, row_places
+from slotlake.infra.sync.schema.findings import Findings
+from slotlake.infra.sync.schema.renamed_objects import NAMES_BETWEEN, tables_naming_renamed_objects
+from slotlake.infra.sync.schema.rules import Verdict, has_changes_beyond_lake, judge, reprinted_reason
 
 if TYPE_CHECKING:
     from slotlake.decoder.memory import Memory

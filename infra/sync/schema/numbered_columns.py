@@ -1,7 +1,7 @@
 """The columns of one table, before and now, by attribute number: which column of a message is which. No I/O.
 
 A column's attribute number is given once and never again, numbers grow, and Relation messages list columns by
-them (`infra.schema.rules`).
+them (`infra.sync.schema.rules`).
 """
 
 from __future__ import annotations

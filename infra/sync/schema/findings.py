@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from slotlake.decoder.catalog.publications import SourceTable
-from slotlake.infra.schema.rules import Types, Verdict
 from slotlake.infra.source.fingerprints import CatalogFingerprint
+from slotlake.infra.sync.schema.rules import Types, Verdict
 
 if TYPE_CHECKING:
     from slotlake.infra.config.pipeline_file import PipelineFile

@@ -27,7 +27,7 @@ from slotlake.spark.publish.lives import Event
 if TYPE_CHECKING:
     from slotlake.decoder.server.source import SourceSettings
     from slotlake.infra.opened.open_pipeline import OpenPipeline
-    from slotlake.infra.schema.findings import Findings
+    from slotlake.infra.sync.schema.findings import Findings
     from slotlake.spark.lake import LakeSettings
     from slotlake.spark.publish.aside import Aside, Name
     from slotlake.spark.tables.schema import TableSchema

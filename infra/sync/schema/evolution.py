@@ -1,7 +1,7 @@
 """A source whose tables change: what the lake follows as it comes, and what is copied again, per batch.
 
 The stream names columns, and says nothing of rows that a command rewrote.  So each batch is compared with
-the source's catalog (`infra.schema.examination`), and a table for which there is more than one explanation is
+the source's catalog (`sync.schema.examination`), and a table for which there is more than one explanation is
 copied again.  The copy is read under a snapshot, and the batch is pulled once more so that it ends exactly at
 that snapshot's LSN: the other tables get its changes, this one its copy, all in one point.  So every point
 that is published is the source at one LSN.
@@ -30,9 +30,9 @@ from slotlake.decoder.errors import SlotError
 from slotlake.decoder.failpoints import reach
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.slots.slot import ExportedSnapshot, create_slot
-from slotlake.infra.schema.examination import Examination
-from slotlake.infra.schema.findings import Findings, sidecar_of, with_copy_reason
 from slotlake.infra.selection.aside import SettingAside, setting_aside
+from slotlake.infra.sync.schema.examination import Examination
+from slotlake.infra.sync.schema.findings import Findings, sidecar_of, with_copy_reason
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,7 +92,7 @@ class SchemaChanges:
     def _with_schema_changes(
         self, batch: Batch, snapshot: ExportedSnapshot | None, progress: Progressing
     ) -> Batch:
-        from slotlake.infra.schema.large_tables import without_large
+        from slotlake.infra.sync.schema.large_tables import without_large
 
         findings = without_large(
             self._pipeline, Examination(self._pipeline).examine(batch, snapshot), compared=False
@@ -119,8 +119,8 @@ class SchemaChanges:
     def _extended_to_copies(self, batch: Batch, snapshot: ExportedSnapshot, progress: Progressing) -> Batch:
         """The batch that ends at the snapshot, with the copies of tables that are read there."""
         from slotlake.infra.copy.tables import TableCopies
-        from slotlake.infra.schema.promotion import Promotion
         from slotlake.infra.source.pulling import pull_batch
+        from slotlake.infra.sync.schema.promotion import Promotion
 
         if batch.end_lsn != snapshot.lsn or not (batch.empty or batch.path.is_dir()):
             batch = pull_batch(self._pipeline, batch.start_lsn, snapshot.lsn, progress, whole=True)
@@ -140,8 +140,8 @@ class SchemaChanges:
 
     def _findings_at(self, batch: Batch, snapshot: ExportedSnapshot, progress: Progressing) -> Findings:
         """The findings of a batch that ends at the snapshot, without copies that are needless or put off."""
-        from slotlake.infra.schema.large_tables import without_large
-        from slotlake.infra.schema.promotion import Promotion
+        from slotlake.infra.sync.schema.large_tables import without_large
+        from slotlake.infra.sync.schema.promotion import Promotion
 
         findings = without_large(
             self._pipeline, Examination(self._pipeline).examine(batch, snapshot), compared=False

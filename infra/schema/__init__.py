@@ -1,4 +1,0 @@
-"""What a batch meets when the source's tables change: what is followed, and what is copied again.
-
-Others import `evolution`, `findings` and `large_tables`.
-"""
