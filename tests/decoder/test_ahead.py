@@ -46,6 +46,7 @@ def test_rows_of_an_open_transaction_do_not() -> None:
     assert waiting.calls_for_batch
 
 
+@pytest.mark.seconds
 def test_reading_ends_when_too_much_waits() -> None:
     waiting = ahead(*[row(b"I", CALL_BYTES)] * (READ_BYTES_MAX // CALL_BYTES - 1))
     was_full = waiting.full

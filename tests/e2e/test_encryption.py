@@ -121,6 +121,7 @@ def _require_asked(written: list[_Written], writers: set[str]) -> None:
     assert [each for each in written if each.asked != ASKED] == []
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("size", [10, 20 << 20], ids=["whole", "in parts"])
 def test_an_upload(way: _Heads, tmp_path: Path, size: int) -> None:
     """A store encrypts parts as it was asked at the beginning; AWS refuses the header on a part."""

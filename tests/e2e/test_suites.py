@@ -201,6 +201,7 @@ def _make_project(folder: Path, notes: Path) -> None:
     )
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     ("content", "what"),
     [

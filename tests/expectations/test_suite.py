@@ -131,6 +131,7 @@ def test_a_damaged_folder_is_one_clear_error(tmp_path: Path) -> None:
         validate(report(EQUAL), tmp_path, "shop")
 
 
+@pytest.mark.seconds
 def test_slow_imports_wait_until_they_are_needed() -> None:
     code = (
         "import sys, slotlake.expectations.reconcile, slotlake.expectations.suite\n"

@@ -115,6 +115,7 @@ def test_what_is_imported_is_declared_in_the_core_or_in_the_extra_of_its_folder(
     assert sorted({(file, package) for file, package in _imports() if package not in _allowed(file)}) == []
 
 
+@pytest.mark.seconds
 def test_what_is_declared_is_needed() -> None:
     declared = (
         _names() | _names("airflow") | _names("demo") | _names("bench") | _names("glue") | _names("hive")

@@ -207,6 +207,7 @@ def test_what_is_too_large_for_a_batch_does_not_keep_smaller_files_from_being_pa
     assert len(lake.file_rows()) <= 72 / 10 + 3
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("partition", [(), (Term("k"),)])
 def test_packed_without_spark_rows_and_numbers_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partition: tuple[Term, ...]

@@ -14,6 +14,7 @@ from slotlake.spark.tables.deletion_vectors import VectorFiles, puffin_of, vecto
 pytestmark = pytest.mark.fast
 
 
+@pytest.mark.seconds
 def test_of_a_large_file_only_parts_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(1)
     positions = {f"s3://lake/{n}.parquet": np.unique(rng.integers(0, 40 << 20, 700_000)) for n in range(4)}

@@ -49,6 +49,7 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     yield replace(settings, uri=uri, publish=publish)
 
 
+@pytest.mark.seconds
 def test_made_moved_forgotten_off_and_dropped(lake: LakeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(view_spaces, "SECONDS_APART", 0.0)
     own, one = lake.namespace, LakeName(lake.namespace, "one")
