@@ -103,3 +103,14 @@ def progress_lines(write_line: Callable[[str], None], every_seconds: float = LIN
 def conflict_counts(counts: Mapping[str, int]) -> str:
     """Return the number of conflicts per kind on one line."""
     return ", ".join(f"{kind} {count:,}" for kind, count in counts.items())
+
+
+def counted(number: int, what: str) -> str:
+    """Return a number of things in words, as ``1 transaction``, ``2,000 transactions``."""
+    ending = "" if number == 1 else "es" if what.endswith("ch") else "s"
+    return f"{number:,} {what}{ending}"
+
+
+def brought(transactions: int, changes: int) -> str:
+    """Return what came from the source, as ``1 transaction, 12 changes``."""
+    return f"{counted(transactions, 'transaction')}, {counted(changes, 'change')}"

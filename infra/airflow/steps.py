@@ -34,6 +34,7 @@ from slotlake.infra.status.noted import look
 from slotlake.infra.sync.loop import RunLimits, RunListener, batch_lines, run_line, stopped_by_signals
 
 _log = logging.getLogger(__name__)
+logging.getLogger("pyiceberg").setLevel(logging.WARNING)  # it writes a line for each table that it opens
 _COPY_WAIT_SECONDS = 600.0  # `bootstrap` may be queued, and starts Spark before it copies
 _WAIT_SECONDS = 60.0  # for another run: between two batches of `slotlake run` there is a turn for each
 _TABLES_MAX = 20  # in the error of a verification

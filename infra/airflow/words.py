@@ -11,6 +11,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from slotlake.infra.progress import brought
+
 LINES_MAX = 200
 Lines = Iterable[tuple[int, str]]  # (level, line)
 _BAD, _GOOD = logging.WARNING, logging.INFO
@@ -87,7 +89,7 @@ def pull_lines(report: Mapping[str, Any]) -> Lines:
     if report["batch"] is None:
         yield _GOOD, f"nothing new; the lake is at {report['end_lsn']}"
     else:
-        count = f"{report['transactions']:,} transactions, {report['changes']:,} changes"
+        count = brought(report["transactions"], report["changes"])
         yield _GOOD, f"{count}, {report['start_lsn']} to {report['end_lsn']}"
 
 
@@ -172,7 +174,7 @@ def recover_lines(report: Mapping[str, Any]) -> Lines:
 def replay_lines(report: Mapping[str, Any]) -> Lines:
     for table in report["copied_meanwhile"]:
         yield _BAD, f"{table}: copied or read again in this range; the replay does not contain that"
-    count = f"{report['transactions']:,} transactions, {report['changes']:,} changes"
+    count = brought(report["transactions"], report["changes"])
     yield _GOOD, f"{count}, {report['from_lsn']} to {report['lsn']}"
 
 

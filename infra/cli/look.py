@@ -13,7 +13,7 @@ import typer
 from slotlake.decoder.errors import LakeError, SlotError, SourceError
 from slotlake.infra.cli.interrupts import handled_here
 from slotlake.infra.cli.options import LOOK, JsonOption, PipelineArgument, open_pipeline
-from slotlake.infra.cli.output import show, show_rows
+from slotlake.infra.cli.output import print_csv, show, show_rows
 from slotlake.infra.cli.texts import look as texts
 
 commands = typer.Typer()
@@ -43,18 +43,18 @@ def status(
     check: Annotated[
         bool, typer.Option("--check", help="Exit with 12 if there is an alarm (docs/operations.md).")
     ] = False,
-    all_tables: Annotated[
-        bool, typer.Option("--all", help="List all tables and warnings, also if there are more than 50.")
+    all_facts: Annotated[
+        bool, typer.Option("--all", help="Show also the slot, all times, all tables and all warnings.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the lag, the WAL that the slot retains, warnings, the tables, and the last consistent LSN."""
+    """Show whether all is well, how far the lake is behind, and what to do; the rest with --all."""
     with open_pipeline(pipeline) as opened:
         if types:
             show(opened.types(), as_json, texts.types_text)
             return
         report = opened.status()
-    show(report, as_json, partial(texts.status_text, all_tables=all_tables))
+    show(report, as_json, partial(texts.status_text, file=str(pipeline), all_facts=all_facts))
     if report.state == _NO_LAKE:
         raise typer.Exit(LakeError.exit_code)
     if check:
@@ -93,11 +93,17 @@ def query(
     at: AtOption = "latest",
     engine: EngineOption = "auto",
     as_json: JsonOption = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, as PostgreSQL's COPY writes it.")] = False,
 ) -> None:
     """Query the lake. The query sees all tables at one position of the source."""
+    if as_csv and as_json:
+        raise typer.BadParameter("choose one of --csv and --json")
     with open_pipeline(pipeline) as opened:
         result = opened.pinned_queries(at, engine=engine, report_line=_report_line).ask(sql)
-    show_rows(result, as_json)
+    if as_csv:
+        print_csv(result)
+    else:
+        show_rows(result, as_json)
 
 
 @commands.command(rich_help_panel=LOOK)

@@ -20,6 +20,8 @@ from rich.markup import escape
 from typer.exceptions import TyperException
 
 from slotlake import VERSION
+from slotlake.bench import BENCHES
+from slotlake.bench import run as run_benchmarks
 from slotlake.decoder.errors import SlotlakeError
 from slotlake.infra.cli import care as cli_care
 from slotlake.infra.cli import look as cli_look
@@ -36,7 +38,7 @@ BROKEN_PIPE, DEFECT = 141, 70
 app = typer.Typer(
     name="slotlake",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     help="""slotlake copies the committed changes of PostgreSQL to an Apache Iceberg lake: in commit order,
@@ -111,7 +113,10 @@ develop = typer.Typer()
 def bench(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME…]", help="The benchmarks to run; all of them if you name none."),
+        typer.Argument(
+            metavar="[NAME…]",
+            help=f"Those to run (docs/benchmarks.md); else all: {', '.join(BENCHES)}.",
+        ),
     ] = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write the figures to this file, as JSON.")
@@ -125,11 +130,10 @@ def bench(
 ) -> None:
     """Compare slotlake's speed with another program or with a limit of this machine; print the ratios."""
     require("bench")
-    from slotlake.bench import run
     from slotlake.infra.cli.progress_display import progress_shown
 
     with progress_shown(quiet=False) as progress:
-        raise typer.Exit(run(names or [], json_file, progress, tables=tables, catalog=catalog))
+        raise typer.Exit(run_benchmarks(names or [], json_file, progress, tables=tables, catalog=catalog))
 
 
 @develop.command(rich_help_panel=DEVELOP)

@@ -15,6 +15,8 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from rich.console import JustifyMethod
+
     from slotlake.infra.query.queries import QueryResult
 
 
@@ -61,8 +63,9 @@ def show_rows(result: QueryResult, as_json: bool) -> None:
         print_json(document)
         return
     table = Table()
-    for name in result.columns:
-        table.add_column(escape(name), overflow="fold")
+    for index, name in enumerate(result.columns):
+        justify: JustifyMethod = "right" if index in result.numeric else "left"
+        table.add_column(escape(name), overflow="fold", justify=justify)
     count = 0
     for row in result.rows:
         table.add_row(*("[dim]NULL[/dim]" if value is None else escape(value) for value in row))
@@ -71,6 +74,17 @@ def show_rows(result: QueryResult, as_json: bool) -> None:
     console.print(table)
     console.print(f"{count} row{'' if count == 1 else 's'} at {result.lsn}")
     set_aside_lines(result.set_aside, console)
+
+
+def print_csv(result: QueryResult) -> None:
+    """Print rows as COPY … TO … CSV HEADER does: NULL is nothing, an empty text is two quotation marks."""
+    for row in (result.columns, *result.rows):
+        sys.stdout.write(",".join("" if value is None else _csv_value(value) for value in row) + "\n")
+
+
+def _csv_value(text: str) -> str:
+    plain = text and not any(each in text for each in ',"\n\r')
+    return text if plain else '"' + text.replace('"', '""') + '"'
 
 
 def lines_of(lines: Iterable[str], console: Console, what: str, lines_max: int = LINES_MAX) -> None:

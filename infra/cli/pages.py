@@ -90,20 +90,21 @@ def top(
     console = Console(highlight=False)
     if once or not console.is_terminal:
         known = [_looked_at(file.path) for file in files]
-        console.print(_screen(known))
+        console.print(_screen(known, console.width))
         _exit_as_status(known)
         return
     with suppress(KeyboardInterrupt), Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
-            live.update(_screen([_looked_at(file.path) for file in files]), refresh=True)
+            known = [_looked_at(file.path) for file in files]
+            live.update(_screen(known, console.width), refresh=True)
             time.sleep(interval)
 
 
-def _screen(known: list[Health]) -> RenderableType:
+def _screen(known: list[Health], width: int) -> RenderableType:
     from slotlake.infra.cli.texts.top import screen
     from slotlake.infra.health.model import all_series
 
-    return screen(known, {health.name: all_series(health)["hour"] for health in known})
+    return screen(known, {health.name: all_series(health)["hour"] for health in known}, width)
 
 
 def _files(paths: list[Path]) -> list[PipelineFile]:

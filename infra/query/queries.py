@@ -34,12 +34,14 @@ class QueryResult:
         columns: their names.
         rows: None is NULL; arrays, maps and structs are JSON.
         set_aside: tables of the lake that stood earlier, because they are not followed, and why.
+        numeric: indexes of the columns that hold numbers.
     """
 
     lsn: str
     columns: Sequence[str]
     rows: Sequence[tuple[str | None, ...]]
     set_aside: Mapping[str, str]
+    numeric: frozenset[int] = frozenset()
 
 
 class PinnedQueries:
@@ -93,7 +95,7 @@ class PinnedQueries:
             for each in self._read_point.aside_now().values()
             if each.lsn is not None and each.lsn < self._read_point.position
         }
-        return QueryResult(self.lsn, result.columns, result.rows, aside)
+        return QueryResult(self.lsn, result.columns, result.rows, aside, result.numeric)
 
     def tables(self) -> list[ReadableTable]:
         """The tables that can be asked for, by name."""

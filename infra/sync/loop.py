@@ -24,7 +24,7 @@ from slotlake.decoder.errors import BusyError, SlotlakeError
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.reuse import sessions_go_on
 from slotlake.infra.kernels import compile_all
-from slotlake.infra.progress import conflict_counts
+from slotlake.infra.progress import brought, conflict_counts, counted
 from slotlake.infra.reports import RunReport
 from slotlake.infra.sync.catch_up import Sync
 from slotlake.infra.sync.wal_watch import WalWatch
@@ -315,7 +315,8 @@ def batch_lines(report: SyncReport) -> Iterator[str]:
     tables = ", ".join(f"{table} {changes:,}" for table, changes in report.tables.items())
     steps = " ".join(f"{step} {seconds:.2f}" for step, seconds in report.seconds_by_step.items())
     lag = "" if report.lag_seconds is None else f"; lag {report.lag_seconds:.2f} s"
-    yield f"{report.lsn}: {report.transactions:,} transactions ({tables or 'no changes'}){lag}; {steps} s"
+    transactions = counted(report.transactions, "transaction")
+    yield f"{report.lsn}: {transactions} ({tables or 'no changes'}){lag}; {steps} s"
     yield from (f"  {table}: a new table of the lake" for table in report.added_tables)
     yield from (f"  {table}: a new table, {done} are copied" for table, done in report.joining.items())
     yield from (f"  {table}: followed again" for table in report.resumed)
@@ -336,8 +337,8 @@ def run_line(report: RunReport) -> str:
         lag = f"; lag: median {report.lag_seconds_median:.2f} s, worst {report.lag_seconds_max:.2f} s"
     return (
         f"the run has ended ({_ENDINGS.get(report.ended_by, report.ended_by)}) at {report.lsn}: "
-        f"{report.batches:,} batches, {report.transactions:,} transactions, {report.changes:,} changes in "
-        f"{report.seconds:,.0f} s{lag}"
+        f"{counted(report.batches, 'batch')}, {brought(report.transactions, report.changes)} "
+        f"in {report.seconds:,.0f} s{lag}"
     )
 
 

@@ -32,7 +32,6 @@ from slotlake.spark.read.query_check import Readable, checked_statement
 from slotlake.spark.read.query_parser import LEXING, java_view, path_java
 from slotlake.spark.read.result import QueryResult
 from slotlake.spark.read.table_names import Names, all_names, pinned_metadata
-from slotlake.spark.read.texts import rows_of
 from slotlake.spark.session import define_catalog, is_remote, shares_files, sibling, use_namespace
 from slotlake.spark.session_errors import SPARK_ERRORS, message
 from slotlake.spark.storage.location import Location
@@ -110,8 +109,7 @@ def query_at(
             use_namespace(own, lake.catalog, lake.namespace)
             frame = own.sql(statement)
             columns = list(frame.columns)
-            table = _printable(frame).toArrow()
-            return QueryResult(columns, rows_of(table), read_point.position)
+            return QueryResult.of(columns, _printable(frame).toArrow(), read_point.position)
         except KeyboardInterrupt:
             own.interruptAll()
             raise

@@ -16,6 +16,7 @@ from slotlake.decoder.errors import LakeError
 from slotlake.expectations.executors.side import kind_of
 from slotlake.expectations.lake_side import LakeTable
 from slotlake.expectations.shapes import Compared
+from slotlake.infra.cli.main import main
 from slotlake.spark.read.duck.database import has_early_moments
 from slotlake.spark.read.executors import ClusterReadPoint
 from slotlake.spark.read.point import ReadPoint
@@ -165,6 +166,25 @@ def test_the_same_statement(types: tuple[Database, Path], asked: str) -> None:
     assert list(found[0].columns) == list(found[1].columns)
     assert list(found[0].rows) == list(found[1].rows)
     assert found[0].lsn == found[1].lsn
+    assert found[0].numeric == found[1].numeric
+
+
+def test_csv_is_what_copy_writes(types: tuple[Database, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    database, file = types
+    asked = """SELECT 'a,b' AS "x, y", '' AS e, NULL AS n, 'q"q' AS q, 'l\nm' AS l, 'plain' AS p, 1.50 AS d"""
+    copied = f"COPY ({asked}) TO STDOUT (FORMAT csv, HEADER)"
+    with database.connect() as connection, connection.cursor() as cursor, cursor.copy(copied) as copy:
+        expected = b"".join(bytes(part) for part in copy).decode()
+    assert main(["query", str(file), asked, "--csv"]) == 0
+    assert capsys.readouterr().out == expected
+    assert main(["query", str(file), asked, "--csv", "--json"]) == 2
+    assert "choose one of --csv and --json" in capsys.readouterr().err
+
+
+def test_numbers_stand_at_the_right(types: tuple[Database, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["query", str(types[1]), "SELECT 7 AS the_number, '7' AS the_text"]) == 0
+    row = next(line for line in capsys.readouterr().out.splitlines() if "7" in line)
+    assert row.split("│")[1:3] == ["          7 ", " 7        "]
 
 
 @pytest.mark.skipif(not LONG, reason="SLOTLAKE_TEST_LONG=1 runs it")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from slotlake import VERSION
+from slotlake.bench import BENCHES
 from slotlake.decoder.errors import SetupError
 from slotlake.infra.cli.main import main
 
@@ -24,6 +26,31 @@ def test_an_unknown_command_is_named(capsys: pytest.CaptureFixture[str]) -> None
     said = capsys.readouterr().err
     assert "snyc" in said
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("command", [[], ["sync"], ["bench"]])
+def test_the_short_option_helps_too(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command, "-h"]) == 0
+    short = capsys.readouterr().out
+    assert main([*command, "--help"]) == 0
+    assert short == capsys.readouterr().out
+
+
+def test_the_help_of_bench_names_the_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--help"]) == 0
+    words = re.findall(r"\w+", capsys.readouterr().out)
+    assert [name for name in BENCHES if name not in words] == []
+
+
+def test_a_shell_completes_commands(tmp_path: Path) -> None:
+    """As bash asks: `slotlake ver<TAB>`, after what --install-completion writes."""
+    environment = {**os.environ, "HOME": str(tmp_path), "SHELL": "/bin/bash"}
+    asked = {"_SLOTLAKE_COMPLETE": "complete_bash", "COMP_WORDS": "slotlake ver", "COMP_CWORD": "1"}
+    command = [sys.executable, "-m", "slotlake"]
+    done = subprocess.run(command, env=environment | asked, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["verify"]
+    subprocess.run([*command, "--install-completion", "bash"], env=environment, check=True)
+    assert "_SLOTLAKE_COMPLETE=complete_bash" in (tmp_path / ".bash_completions/slotlake.sh").read_text()
 
 
 def test_the_help_of_test_names_its_arguments(capsys: pytest.CaptureFixture[str]) -> None:

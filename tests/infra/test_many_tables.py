@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,7 @@ from slotlake.expectations.results import Report, TableResult
 from slotlake.infra.airflow import backfill, scheduling
 from slotlake.infra.cli.texts import look, work
 from slotlake.infra.config.pipeline_file import load_pipeline
-from slotlake.infra.reports import InitReport, StatusReport, SyncReport, TableCopy, TableStatus
+from slotlake.infra.reports import Alarm, InitReport, StatusReport, SyncReport, TableCopy, TableStatus
 from slotlake.infra.selection import known_tables, pending
 from slotlake.infra.state.notes import TABLES
 from slotlake.spark.catalog.listing import listing_of_rows
@@ -65,12 +66,42 @@ def test_a_status_begins_with_the_tables_that_need_somebody(console: Console) ->
     rows = [line for line in lines if "public." in line]
     assert "public.odd" in rows[0]
     assert "public.met" in rows[1]
-    assert any("9,950 more tables: 9,950 ready; slotlake status --all lists them" in line for line in lines)
+    assert len(rows) == 3
+    assert any("9,999 ready, 1 set aside" in line for line in lines)
     assert any("and 9,950 more warnings" in line for line in lines)
     everything = Console(file=io.StringIO(), width=200)
-    look.status_text(_status(tables[7000:7100], report.warnings[:60]), everything, all_tables=True)
+    look.status_text(_status(tables[7000:7100], report.warnings[:60]), everything, all_facts=True)
     assert len([line for line in _lines(everything) if "public.t" in line]) == 99
     assert len([line for line in _lines(everything) if "warning:" in line]) == 60
+
+
+def test_a_status_answers_first(console: Console) -> None:
+    """Is it right, how far behind, what to do: in the first lines; the rest only with --all."""
+    alarm = Alarm("wal", "the slot retains 11 GB", "run slotlake sync")
+    ready = replace(
+        _status([], [str(alarm), "other"]), lag_seconds=4.2, lag_bytes=1 << 20, slot={"active": False}
+    )
+    fresh = replace(_status([], []), state="not initialised")
+    reports = [ready, replace(ready, alarms=[alarm]), replace(ready, lag_seconds=0.0), fresh]
+    answers = []
+    for report in reports:
+        with console.capture() as shown:
+            look.status_text(report, console, file="shop.yaml")
+        answers.append(shown.get().splitlines())
+        assert not any(line.endswith((" -", "None")) for line in answers[-1])
+        assert not any("slot: " in line for line in answers[-1])
+    assert answers[0][0] == "p: ready; the lake is 1.0 MB, 4 s behind the source"
+    assert answers[1][:3] == [
+        "p: an alarm needs somebody; the lake is 1.0 MB, 4 s behind the source",
+        "alarm: the slot retains 11 GB",
+        "  what to do: run slotlake sync",
+    ]
+    assert [line for line in answers[1] if line.startswith("warning")] == ["warning: other"]
+    assert answers[2][0] == "p: ready; the lake is not behind the source"
+    assert answers[3][0] == "p: not initialised: run slotlake init shop.yaml"
+    with console.capture() as shown:
+        look.status_text(ready, console, all_facts=True)
+    assert "slot: active" in shown.get()
 
 
 def test_the_other_commands_say_how_many_more_tables_there_are(console: Console) -> None:

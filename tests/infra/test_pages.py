@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from slotlake.infra.cli.main import main
-from slotlake.infra.cli.texts.top import screen
+from slotlake.infra.cli.texts.top import fleet_table, screen
 from slotlake.infra.config.pipeline_file import PipelineFile, load_pipeline
 from slotlake.infra.health.html import document
 from slotlake.infra.health.metrics import escaped, metrics_text, number
@@ -234,10 +234,25 @@ def test_top_shows_the_same(tmp_path: Path) -> None:
     file = pipeline(tmp_path, "shop")
     noted(file, equal=False)
     console = Console(width=140, record=True, file=io.StringIO())
-    console.print(screen([health_of(file, NOW)], {"shop": all_series(health_of(file, NOW))["hour"]}))
+    health = health_of(file, NOW)
+    console.print(screen([health], {"shop": all_series(health)["hour"]}, console.width))
     text = console.export_text()
     for words in ("shop", "2 rows differ", "public.big: copying", "lag 2.5 s", "█"):
         assert words in text
+
+
+def test_top_is_readable_at_sixty_columns(tmp_path: Path) -> None:
+    file = pipeline(tmp_path, "shop")
+    noted(file, equal=False)
+    console = Console(width=60, record=True, file=io.StringIO())
+    console.print(fleet_table([health_of(file, NOW)], console.width))
+    header, first = [
+        line for line in console.export_text().splitlines() if "─" not in line and "━" not in line
+    ][:2]
+    assert [cell.strip() for cell in header.strip("┃").split("┃")] == [
+        "pipeline", "state", "lag", "retained WAL", "alarms",
+    ]  # fmt: skip
+    assert first.strip("│").split("│")[0].strip() == "shop"
 
 
 def test_a_report_needs_each_pipeline_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -298,7 +313,7 @@ def test_of_ten_thousand_tables_pages_and_metrics_are_no_longer_than_of_a_thousa
         assert not tags.open
         console = Console(file=io.StringIO(), width=200)
         health = health_of(file, NOW)
-        console.print(screen([health], {"shop": all_series(health)["hour"]}))
+        console.print(screen([health], {"shop": all_series(health)["hour"]}, 200))
         assert isinstance(console.file, io.StringIO)
         sizes.append((len(text), len(metrics_text([health], "1")), len(console.file.getvalue())))
     for size_of_many, size_of_few in zip(sizes[1], sizes[0], strict=True):

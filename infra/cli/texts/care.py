@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from slotlake.infra.cli.output import lines_of, size_text, warning_lines
+from slotlake.infra.progress import brought, counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,8 +56,9 @@ def _backfill_changes(table: TableBackfilled, dry_run: bool) -> str:
 def replay_text(report: ReplayReport, console: Console) -> None:
     """Print what was replayed, and which tables the replay cannot show completely."""
     console.print(
-        f"{report.transactions:,} transactions, {report.changes:,} changes in {report.batches} batches "
-        f"({report.archived} archived), {report.from_lsn} to {report.lsn}, in {report.seconds:.1f} s"
+        f"{brought(report.transactions, report.changes)} in "
+        f"{counted(report.batches, 'batch')} ({report.archived} archived), "
+        f"{report.from_lsn} to {report.lsn}, in {report.seconds:.1f} s"
     )
     console.print(f"{len(report.tables)} tables in namespace {report.namespace}")
     for table in report.copied_meanwhile:

@@ -25,47 +25,86 @@ if TYPE_CHECKING:
 _RESULT_STYLES = {"ok": "green", "warning": "yellow", "error": "red", "not checked": "dim"}
 
 
-def status_text(report: StatusReport, console: Console, *, all_tables: bool = False) -> None:
-    """Print where the pipeline is, what holds its slot back, its tables, and the warnings.
+def status_text(
+    report: StatusReport, console: Console, *, file: str = "PIPELINE.yaml", all_facts: bool = False
+) -> None:
+    """Print whether all is well, how far the lake is behind, and what to do; then what needs somebody.
 
     Args:
         console: where it is printed.
-        all_tables: print all tables and warnings, however many there are.
+        file: the pipeline file, for the commands that are named.
+        all_facts: print also the slot, the times, all tables and all warnings, however many there are.
     """
-    console.print(f"pipeline {report.pipeline}: {report.state}")
-    for name, value in _status_rows(report).items():
-        console.print(f"  {name:<26}{'-' if value is None else value}")
-    if report.slot:
-        console.print("  slot")
-        for name, value in report.slot.items():
-            console.print(f"    {name:<24}{'-' if value is None else escape(str(value))}")
-    if report.ddl_trigger is not None:
-        console.print(f"  {'event trigger':<26}{report.ddl_trigger}")
-    if report.standing_puller is not None:
-        console.print(f"  {'standing puller':<26}process {report.standing_puller}")
-    for name, point in report.views.items():
-        console.print(f"  {'pinned views':<26}{escape(name)} at {point}")
+    console.print(_answer(report, file))
+    alarms = [
+        f"[red]alarm:[/red] {escape(alarm.what)}\n  what to do: {escape(alarm.way_out)}"
+        for alarm in report.alarms
+    ]
+    lines_max = len(report.tables) + len(report.warnings) if all_facts else LINES_MAX
+    lines_of(alarms, console, "alarms", lines_max)
+    for name, value in {**_main_facts(report), **(_other_facts(report) if all_facts else {})}.items():
+        if value is not None:
+            console.print(f"  {name:<26}{escape(value)}")
+    if all_facts:
+        for name, value in (report.slot or {}).items():
+            if value is not None:
+                console.print(f"  slot: {name:<20}{escape(str(value))}")
     _open_transactions(report, console)
-    lines_max = len(report.tables) + len(report.warnings) if all_tables else LINES_MAX
-    _status_tables(report.tables, console, lines_max)
-    warning_lines(report.warnings, console, lines_max)
+    _status_tables(report.tables, console, lines_max, all_tables=all_facts)
+    said = set(map(str, report.alarms))
+    warning_lines([each for each in report.warnings if each not in said], console, lines_max)
+    if not all_facts:
+        console.print(f"  [dim]the slot, all times and tables: slotlake status {escape(file)} --all[/dim]")
 
 
-def _status_rows(report: StatusReport) -> dict[str, str | None]:
-    rate = report.wal_bytes_per_second
+def _answer(report: StatusReport, file: str) -> str:
+    """Return the first line: the state, how far the lake is behind, or what to do."""
+    name, ways_out = escape(report.pipeline), {
+        "not initialised": f"run slotlake init {escape(file)}",
+        "initial copy unfinished": f"slotlake init {escape(file)} goes on with it",
+        "dropped": "its slot is gone, and it has no DAGs any more",
+    }  # fmt: skip
+    if report.state != "ready":
+        style = "yellow" if report.state == "copying" else "red"
+        way_out = ways_out.get(report.state)
+        return f"[{style}]{name}: {report.state}[/{style}]" + (f": {way_out}" if way_out else "")
+    if report.alarms:
+        alarms = "an alarm needs" if len(report.alarms) == 1 else f"{len(report.alarms):,} alarms need"
+        return f"[red]{name}: {alarms} somebody[/red]; the lake is {_behind(report)}"
+    return f"[green]{name}: ready[/green]; the lake is {_behind(report)}"
+
+
+def _behind(report: StatusReport) -> str:
+    if report.lag_seconds == 0:
+        return "not behind the source"
+    lag = _lag(report)
+    return "behind the source; how far is not known" if lag is None else f"{lag} behind the source"
+
+
+def _main_facts(report: StatusReport) -> dict[str, str | None]:
+    at, committed = report.last_consistent_lsn, report.last_commit_time
+    as_of = f"the source at {at}" + (f", {committed}" if committed else "")
     return {
-        "last consistent LSN": report.last_consistent_lsn,
-        "source commit time there": report.last_commit_time,
+        "the lake is": None if at is None else as_of,
+        "WAL retained by the slot": size_text(report.retained_wal_bytes),
+        "slot invalidated in": _invalidation(report),
+        "verification": _verification(report),
+    }
+
+
+def _other_facts(report: StatusReport) -> dict[str, str | None]:
+    rate, puller = report.wal_bytes_per_second, report.standing_puller
+    return {
         "published at": report.published_at,
         "source is at": report.source_lsn,
         "lag": _lag(report),
         "lag of the newest batch": _batch_lag(report),
-        "WAL retained by the slot": size_text(report.retained_wal_bytes),
         "WAL written": None if rate is None else f"{size_text(round(rate))}/s",
-        "slot invalidated in": _invalidation(report),
         "ranges by machine": _machines(report),
-        "verification": _verification(report),
         "archived batches": f"{report.changelog_batches} ({size_text(report.changelog_bytes)})",
+        "event trigger": report.ddl_trigger,
+        "standing puller": None if puller is None else f"process {puller}",
+        "pinned views": ", ".join(f"{name} at {point}" for name, point in report.views.items()) or None,
     }
 
 
@@ -113,14 +152,20 @@ def _open_transactions(report: StatusReport, console: Console) -> None:
         )
 
 
-def _status_tables(tables: Sequence[TableStatus], console: Console, lines_max: int) -> None:
-    """Print the tables, those first of which there is more to say than that they are ready."""
-    ordered = sorted(tables, key=_is_ready)
-    shown, others = ordered[:lines_max], ordered[lines_max:]
-    _status_grid(shown, console)
-    if others:
-        states = ", ".join(f"{count:,} {escape(state)}" for state, count in _states(others).most_common())
-        console.print(f"  {len(others):,} more tables: {states}; slotlake status --all lists them")
+def _status_tables(
+    tables: Sequence[TableStatus], console: Console, lines_max: int, *, all_tables: bool
+) -> None:
+    """Print how many tables there are in which state; in a grid those that are not ready, or all of them."""
+    if not tables:
+        return
+    states = ", ".join(f"{count:,} {escape(state)}" for state, count in _states(tables).most_common())
+    console.print(f"  {'tables':<26}{states}")
+    wanted = sorted((each for each in tables if all_tables or not _is_ready(each)), key=_is_ready)
+    shown = wanted[:lines_max]
+    if shown:
+        _status_grid(shown, console)
+    if len(wanted) > len(shown):
+        console.print(f"  and {len(wanted) - len(shown):,} more tables; slotlake status --all lists them")
     for entry in shown:
         _table_remarks(entry, console)
 

@@ -19,41 +19,46 @@ if TYPE_CHECKING:
 _STYLES = {"broken": "red", "warning": "yellow", "unknown": "dim", "well": "green"}
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _BATCHES, _TABLES, _ALARMS = 8, 10, 20
+_COLUMNS = ("pipeline", "state", "lag", "rows", "retained WAL", "verified", "last batch", "alarms")
+_WIDE, _NARROW_COLUMNS = 100, ("pipeline", "state", "lag", "retained WAL", "alarms")
 
 
-def screen(pipelines: Sequence[Health], bins: dict[str, Sequence[Bin]]) -> RenderableType:
+def screen(pipelines: Sequence[Health], bins: dict[str, Sequence[Bin]], width: int) -> RenderableType:
     """Return what the terminal shows.
 
     Args:
         pipelines: in any order; the worst is shown first.
         bins: pipeline → its last hour.
+        width: of the terminal, in characters; the table has the columns that fit.
     """
     ordered = sorted(pipelines, key=lambda health: health.order)
-    parts: list[RenderableType] = [fleet_table(ordered)]
+    parts: list[RenderableType] = [fleet_table(ordered, width)]
     for health in ordered:
         parts += _details(health, bins.get(health.name, ()))
     return Group(*parts)
 
 
-def fleet_table(pipelines: Sequence[Health]) -> Table:
-    """Return the table with a row for each pipeline."""
+def fleet_table(pipelines: Sequence[Health], width: int) -> Table:
+    """Return the table with a row for each pipeline, and as many columns as are readable."""
+    shown = _COLUMNS if width >= _WIDE else _NARROW_COLUMNS
     grid = Table(expand=True)
-    for name in ("pipeline", "state", "lag", "rows", "retained WAL", "verified", "last batch", "alarms"):
+    for name in shown:
         grid.add_column(name, justify="right" if name in {"lag", "rows", "retained WAL"} else "left")
     for health in pipelines:
         status, batch = health.status, health.last_batch
-        grid.add_row(
-            escape(health.name),
-            Text(health.state, style=_STYLES[health.level]),
-            f"{spent(status.get('lag_seconds'))}\n{size(status.get('lag_bytes'))}",
-            rows_rate(health.rate),
-            _retained(health),
-            _verified(health),
-            "–"
+        cells: dict[str, str | Text] = {
+            "pipeline": escape(health.name),
+            "state": Text(health.state, style=_STYLES[health.level]),
+            "lag": f"{spent(status.get('lag_seconds'))}\n{size(status.get('lag_bytes'))}",
+            "rows": rows_rate(health.rate),
+            "retained WAL": _retained(health),
+            "verified": _verified(health),
+            "last batch": "–"
             if batch is None
             else f"{spent(max(0.0, health.now - batch['time']))} ago, lag {spent(batch['lag'])}",
-            str(len(health.alarms)) if health.alarms else "none",
-        )
+            "alarms": str(len(health.alarms)) if health.alarms else "none",
+        }
+        grid.add_row(*(cells[name] for name in shown))
     return grid
 
 

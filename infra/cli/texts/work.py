@@ -11,7 +11,7 @@ from rich.table import Table
 
 from slotlake.expectations.results import ASIDE, CHANGED, FULL, LOCKED, REWRITTEN, ROLLING, UNREADABLE
 from slotlake.infra.cli.output import LINES_MAX, lines_of, set_aside_lines, warning_lines
-from slotlake.infra.progress import conflict_counts
+from slotlake.infra.progress import brought, conflict_counts, counted
 
 if TYPE_CHECKING:
     from slotlake.expectations.results import Report as Verification
@@ -78,7 +78,7 @@ def pull_text(report: PullReport, console: Console) -> None:
         console.print(f"nothing new; the lake is at {report.end_lsn}")
         return
     console.print(
-        f"batch {report.batch}: {report.transactions:,} transactions, {report.changes:,} changes, "
+        f"batch {report.batch}: {brought(report.transactions, report.changes)}, "
         f"{report.start_lsn} to {report.end_lsn}, in {report.seconds:.1f} s"
     )
 
@@ -94,10 +94,10 @@ def sync_text(report: SyncReport, console: Console) -> None:
         console.print(f"nothing new; the lake is at {report.lsn}")
         return
     console.print(
-        f"{report.transactions:,} transactions, {report.changes:,} changes in {report.seconds:.1f} s; "
+        f"{brought(report.transactions, report.changes)} in {report.seconds:.1f} s; "
         f"the lake is at {report.lsn}"
     )
-    changed = (f"  {escape(name)}: {changes:,} changes" for name, changes in report.tables.items())
+    changed = (f"  {escape(name)}: {counted(changes, 'change')}" for name, changes in report.tables.items())
     lines_of(changed, console, "tables")
     conflicts = (
         f"  {escape(name)}: conflicts: {conflict_counts(counts)}" for name, counts in report.conflicts.items()

@@ -12,7 +12,6 @@ from slotlake.spark.read.duck.database import new_database, reading
 from slotlake.spark.read.duck.judge import WITH_SPARK, judged
 from slotlake.spark.read.point import ReadPoint
 from slotlake.spark.read.result import QueryResult
-from slotlake.spark.read.texts import rows_of
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -65,7 +64,7 @@ def _run(connection: DuckDBPyConnection, sql: str, position: int) -> QueryResult
     (statement,) = connection.extract_statements(sql)
     connection.execute(statement)
     columns = [str(column[0]) for column in connection.description or ()]
-    return QueryResult(columns, rows_of(connection.to_arrow_table()), position)
+    return QueryResult.of(columns, connection.to_arrow_table(), position)
 
 
 def _tables(read_point: ReadPoint) -> QueryResult:

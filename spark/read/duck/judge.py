@@ -204,7 +204,7 @@ def _no_query(sql: str) -> LakeError:
     return LakeError(
         "only queries can be run here",
         where=f"a statement beginning with {(match[1] if match else '')[:20]!r}",
-        way_out=_WAY_OUT,
+        way_out="ask for rows with one SELECT of this lake's tables; rows are changed at the source alone",
     )
 
 
