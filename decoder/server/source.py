@@ -12,6 +12,7 @@ messages go through :func:`_without_secrets`.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -130,7 +131,8 @@ async def connect_async(dsn: str) -> psycopg.AsyncConnection[Any]:
         SourceUnavailableError: the server cannot be reached now.
         SourceError: the server refuses, or the connection string is wrong.
     """
-    conninfo = make_conninfo("", **_session_parts(_parse(dsn) | password_part(dsn), LOCK_SECONDS_MAX))
+    password = await asyncio.to_thread(password_part, dsn)  # another program may give it out
+    conninfo = make_conninfo("", **_session_parts(_parse(dsn) | password, LOCK_SECONDS_MAX))
     with source_errors(dsn):
         connection = await psycopg.AsyncConnection.connect(conninfo, autocommit=True)
         require_supported_version(connection.info.server_version, redact(dsn))
@@ -279,7 +281,7 @@ def _open(dsn: str, extra: dict[str, str], lock_seconds_max: float) -> WatchedCo
     conninfo = make_conninfo("", **(parts | extra))
     with source_errors(dsn):
         connection = WatchedConnection.connect(conninfo, autocommit=True)
-        connection.conninfo, connection.where = conninfo, redact(dsn)
+        connection.dsn, connection.conninfo, connection.where = dsn, conninfo, redact(dsn)
         if "replication" in extra:
             connection.prepare_threshold = None  # such a session takes no prepared statement
         try:

@@ -21,9 +21,10 @@ from psycopg import pq
 from psycopg.abc import RV, PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from slotlake.decoder.errors import SourceUnavailableError
+from slotlake.decoder.errors import SlotlakeError, SourceUnavailableError
 from slotlake.decoder.server import silence
 from slotlake.decoder.server.libpq import StatingConnection, message_and_state
+from slotlake.decoder.server.short_lived import password_part
 
 ASK_SECONDS = 10.0
 _LATE_SECONDS = 1.0
@@ -88,9 +89,11 @@ class WatchedConnection(StatingConnection):
     """A session that waits for each of its statements with `Patience`.
 
     Attributes:
+        dsn: the connection string that was given, without a short-lived password.
         where: the place, without secrets.
     """
 
+    dsn = ""
     conninfo = ""
     where = ""
 
@@ -135,6 +138,8 @@ def _at_work(connection: WatchedConnection) -> bool:
     except psycopg.Error as error:
         # A server that refuses (no connection is free, it is starting) can be reached.
         return bool(message_and_state(error)[1])
+    except SlotlakeError:
+        return True  # nobody gives a password now
     if pooled or row is None:
         return True  # there is a pooler: its process ids are not the server's
     state, waits_for = row[1], row[2]
@@ -147,4 +152,5 @@ def same_server(connection: WatchedConnection) -> str:
     info = connection.info
     if "," in str(parts.get("host", "")) + str(parts.get("hostaddr", "")):
         parts |= {"host": info.host or None, "port": info.port, "hostaddr": None}
-    return make_conninfo("", **(parts | {"replication": None}))
+    # This connection may be hours old; its password may have been good for minutes.
+    return make_conninfo("", **(parts | {"replication": None} | password_part(connection.dsn)))

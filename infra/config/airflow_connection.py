@@ -119,7 +119,8 @@ def _parameters(extras: Mapping[str, Any], where: str) -> dict[str, str]:
             raise PipelineFileError(
                 f"the extra {name!r} asks for {_TOKENS.get(name, 'a token')}, which slotlake does not fetch",
                 where=where,
-                way_out="use a password, or env:NAME with a connection string that something else renews",
+                way_out="take the extra away, and name a program that prints the token in "
+                "source.password.command; or use a password",
             )
         if name not in known or isinstance(value, list | dict):
             raise PipelineFileError(

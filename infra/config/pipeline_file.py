@@ -22,6 +22,7 @@ from slotlake.decoder.errors import PipelineFileError
 from slotlake.infra.config.airflow import AirflowSection
 from slotlake.infra.config.airflow_connection import connection_text
 from slotlake.infra.config.expectations import ExpectationsSection, require_project
+from slotlake.infra.config.password import with_password
 from slotlake.infra.config.sections import (
     ChangeLogSection,
     LakeSection,
@@ -211,8 +212,11 @@ class PipelineFile(Section):
         """Return the source's connection string; ``env:`` and ``airflow:`` are resolved."""
         value, where = self.source.dsn.get_secret_value(), f"{self.path.name}, source.dsn"
         if value.startswith(_AIRFLOW):
-            return connection_text(value.removeprefix(_AIRFLOW), where, tokens=True)
-        return resolve_secret(value, where)
+            tokens = self.source.password is None
+            dsn = connection_text(value.removeprefix(_AIRFLOW), where, tokens=tokens)
+        else:
+            dsn = resolve_secret(value, where)
+        return with_password(dsn, self.source.password, self.path)
 
     def lake_uri(self) -> str:
         """Return the catalog's URI; ``env:`` is resolved, and a relative SQLite path becomes absolute."""

@@ -51,10 +51,27 @@ def one_or_several(value: object) -> object:
     return [value] if isinstance(value, str) else [] if value is None else value
 
 
+class PasswordSection(Section):
+    """Where the source's password comes from, if it is not in the dsn: a program and its arguments."""
+
+    command: Annotated[tuple[str, ...], Field(min_length=1, strict=False)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_a_command(cls, value: object) -> object:
+        if isinstance(value, dict) and not isinstance(value.get("command"), str):
+            return value
+        raise ValueError(
+            "write {command: [program, argument]}, a list that no shell takes apart; a password that stays "
+            "is put into dsn, PGPASSWORD or ~/.pgpass"
+        )
+
+
 class SourceSection(Section):
     """Where the changes come from: one database, one slot, some publications."""
 
     dsn: SecretStr
+    password: PasswordSection | None = None
     publications: Annotated[tuple[str, ...], Field(min_length=1, strict=False)]
     partitions: Literal["root", "leaves"] = "root"
     slot: str
