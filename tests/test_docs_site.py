@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -46,6 +47,36 @@ def test_every_page_is_there_and_search_finds_words(site: Path) -> None:
         name = page.relative_to(ROOT / "docs").with_suffix(".html").as_posix()
         assert name.replace("README", "index") in pages
     assert "replica identity" in (site / "search" / "search_index.json").read_text()
+
+
+@pytest.mark.parametrize("words", ["quickstart", "aurora", "supabase", "cloud sql", "neon", "rds", "azure"])
+def test_search_finds_the_page_of_a_service(site: Path, words: str) -> None:
+    entries = json.loads((site / "search" / "search_index.json").read_text())["docs"]
+    titled = [entry["location"] for entry in entries if words in entry["title"].lower()]
+    assert any(location.startswith("managed/") for location in titled)
+
+
+SERVICES = sorted(set((ROOT / "docs" / "managed").glob("*.md")) - {ROOT / "docs" / "managed" / "README.md"})
+HEADINGS = [
+    "Switch on logical decoding",
+    "The role",
+    "Slots and failover",
+    "Limits",
+    "Logins",
+    "Poolers",
+    "Upgrade",
+]
+
+
+@pytest.mark.parametrize("page", SERVICES, ids=lambda page: str(page.stem))
+def test_the_pages_of_services_are_alike(page: Path) -> None:
+    """Each says first that nothing was tried; each fact has a link, and each link a day."""
+    text = page.read_text()
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == HEADINGS
+    assert re.search(r"^slotlake has not been tried on ", text, re.MULTILINE)
+    used = re.findall(r"\[read 20\d\d-\d\d-\d\d\]\[(\w+)\]", text)
+    assert set(used) == set(re.findall(r"^\[(\w+)\]:", text, re.MULTILINE))
+    assert f"({page.name})" in (page.parent / "README.md").read_text()
 
 
 def test_nothing_is_loaded_from_outside(site: Path) -> None:
