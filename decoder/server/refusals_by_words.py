@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 from slotlake.decoder.errors import LockedError, SourceError, SourceUnavailableError
+from slotlake.decoder.server.services import GIVE_REPLICATION, RESTART, SET_LOGICAL
 from slotlake.decoder.server.session_settings import LOCKED_WAY_OUT, POOLER, POOLER_WAY_OUT
 
 CHECK_REACH = "check that the server runs and that this machine can reach it, then run the same command again"
@@ -101,20 +102,20 @@ PATTERNS = (
         r"|must be superuser or replication role",
         SourceError,
         "the role may not use replication",
-        "ALTER ROLE … REPLICATION (as a superuser), or use a role that has REPLICATION",
+        f"{GIVE_REPLICATION}, or use a role that has REPLICATION",
     ),
     _pattern(
         r"max_wal_senders",
         SourceUnavailableError,
         "all of the server's WAL senders are in use",
-        "end a replication connection that is not needed, or raise max_wal_senders (this needs a restart)",
+        f"end a replication connection that is not needed, or raise max_wal_senders {RESTART}",
     ),
     _pattern(
         r"all replication slots are in use",
         SourceError,
         "the server has no free replication slot",
         "drop a slot that is not needed (SELECT slot_name, active FROM pg_replication_slots), or raise "
-        "max_replication_slots (this needs a restart)",
+        f"max_replication_slots {RESTART}",
     ),
     _pattern(
         r"too many clients already|remaining connection slots|too many connections for",
@@ -148,7 +149,7 @@ PATTERNS = (
         r"replication slots can only be used if .?wal_level",
         SourceError,
         "the server's wal_level is too low for replication slots",
-        "ALTER SYSTEM SET wal_level = 'logical', then restart the server",
+        SET_LOGICAL,
     ),
     _pattern(
         r"replication slots can only be used if .?max_replication_slots",
@@ -167,7 +168,7 @@ PATTERNS = (
         r"logical decoding requires .?wal_level|wal_level.* (must be|requires) .*logical",
         SourceError,
         "the server's wal_level is not 'logical'",
-        "ALTER SYSTEM SET wal_level = 'logical', then restart the server",
+        SET_LOGICAL,
     ),
     _pattern(
         r"SSL|certificate",

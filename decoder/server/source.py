@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal
@@ -29,6 +30,7 @@ from slotlake.decoder.server.libpq import message_and_state
 from slotlake.decoder.server.refusals import meaning_of, require_supported_version
 from slotlake.decoder.server.refusals_by_words import CHECK_REACH, PATTERNS
 from slotlake.decoder.server.reuse import left, taken_up
+from slotlake.decoder.server.services import GIVE_REPLICATION, SET_LOGICAL, advised
 from slotlake.decoder.server.session_settings import (
     LOCK_SECONDS_MAX,
     startup_options,
@@ -121,7 +123,13 @@ def connect_replication(dsn: str) -> WatchedConnection:
         SourceUnavailableError: the server cannot be reached now.
         SourceError: the server refuses; also when the role may not use replication or no WAL sender is free.
     """
-    return _open(dsn, {"replication": "database"}, 0.0)
+    try:
+        return _open(dsn, {"replication": "database"}, 0.0)
+    except SourceError as refused:
+        if GIVE_REPLICATION in refused.way_out:
+            with suppress(SourceError), closing(connect(dsn)) as connection:
+                refused.way_out = advised(connection, refused.way_out)
+        raise
 
 
 async def connect_async(dsn: str) -> psycopg.AsyncConnection[Any]:
@@ -190,7 +198,7 @@ def identity_of(connection: psycopg.Connection[Any], dsn: str) -> ServerIdentity
         raise SourceError(
             f"the server's wal_level is {level[0]!r}; logical decoding needs 'logical'",
             where=redact(dsn),
-            way_out="ALTER SYSTEM SET wal_level = 'logical', then restart the server",
+            way_out=advised(connection, SET_LOGICAL),
         )
     return ServerIdentity(
         system_identifier=str(row[0]),

@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 
 from slotlake.decoder.errors import SourceError
+from slotlake.decoder.server.services import RESTART, advised
 
 _COUNTS = """
 SELECT (SELECT count(*) FROM pg_replication_slots)::int, current_setting('max_replication_slots')::int,
@@ -54,7 +55,10 @@ def require_free_slot(connection: psycopg.Connection[Any], where: str) -> Capaci
             f"the server has no free replication slot: {current.slots} of max_replication_slots "
             f"{current.slots_max} are in use",
             where=where,
-            way_out="drop a slot that is not needed (SELECT slot_name, active FROM pg_replication_slots), or "
-            "raise max_replication_slots (this needs a restart)",
+            way_out=advised(
+                connection,
+                "drop a slot that is not needed (SELECT slot_name, active FROM pg_replication_slots), or "
+                f"raise max_replication_slots {RESTART}",
+            ),
         )
     return current

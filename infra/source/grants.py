@@ -42,7 +42,10 @@ def grants(file: PipelineFile) -> str:
 _ROLE = """DO $slotlake$
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = {literal}) THEN
-        CREATE ROLE {role} LOGIN REPLICATION;
+        CREATE ROLE {role} LOGIN;
+    END IF;
+    IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'rds_replication') THEN
+        GRANT rds_replication TO {role}; -- which Amazon RDS and Aurora have for it
     ELSIF NOT (SELECT rolsuper OR rolcanlogin AND rolreplication FROM pg_roles WHERE rolname = {literal}) THEN
         ALTER ROLE {role} LOGIN REPLICATION;
     END IF;

@@ -16,6 +16,7 @@ from typing import Literal
 
 from slotlake.decoder.catalog.publications import SourceTable, TableWarning, unfit_tables, unsent_warnings
 from slotlake.decoder.errors import LockedError, PipelineFileError, SlotBusyError, SlotlakeError
+from slotlake.decoder.server.services import RESTART, advised, service_of
 from slotlake.decoder.server.source import ServerIdentity, identify, redact, source_session
 from slotlake.decoder.slots.capacity import capacity, require_free_slot
 from slotlake.decoder.slots.comparable import require_comparable
@@ -186,8 +187,10 @@ def _both_sides(look: _Look) -> None:
 def _source(look: _Look) -> str:
     with source_session(look.dsn) as connection:
         row = connection.execute("SELECT current_setting('server_version'), current_user").fetchone()
+        service = service_of(connection)
     assert row is not None
-    return f"PostgreSQL {row[0]} answers, role {row[1]} ({redact(look.dsn)})"
+    of_service = "" if service is None else f" of {service.name} (docs/managed/{service.page})"
+    return f"PostgreSQL {row[0]}{of_service} answers, role {row[1]} ({redact(look.dsn)})"
 
 
 def _decoding(look: _Look) -> str:
@@ -275,10 +278,10 @@ def _slot(look: _Look) -> str:
 def _senders(look: _Look) -> str:
     with source_session(look.dsn, "counting WAL senders") as connection:
         senders = capacity(connection)
-    if senders.senders_free < _FREE_SENDERS_NEEDED:
-        what = f"{senders.senders} of max_wal_senders {senders.senders_max} are in use"
-        way_out = "raise max_wal_senders (needs a restart), or end an unneeded replication connection"
-        look.checks.add("WAL senders", "warning", what, way_out)
+        if senders.senders_free < _FREE_SENDERS_NEEDED:
+            what = f"{senders.senders} of max_wal_senders {senders.senders_max} are in use"
+            way_out = f"end an unneeded replication connection, or raise max_wal_senders {RESTART}"
+            look.checks.add("WAL senders", "warning", what, advised(connection, way_out))
     return f"{senders.senders} of {senders.senders_max} are in use"
 
 
