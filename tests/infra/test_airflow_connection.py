@@ -166,3 +166,25 @@ def test_without_airflows_providers_the_token_is_refused_by_name(
     (tmp_path / "shop.yaml").write_text(IAM)
     with pytest.raises(SlotlakeError, match="apache-airflow-providers-postgres"):
         connect(load_pipeline(tmp_path / "shop.yaml").dsn())
+
+
+@pytest.mark.server
+def test_a_command_gives_the_password_of_a_connection_that_has_none(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    role = f"{database.name}_asked"
+    database.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'from a program'")
+    place = {"host": "127.0.0.1", "port": database.server.port, "schema": database.name, "login": role}
+    file = tmp_path / "shop.yaml"
+    file.write_text(IAM.replace("slot: shop}", "slot: shop, password: {command: [echo, from a program]}}"))
+    _store(monkeypatch, tmp_path, place)
+    with connect(load_pipeline(file).dsn()) as connection:
+        assert connection.execute("SELECT current_user").fetchone() == (role,)
+    _store(monkeypatch, tmp_path, {**place, "password": "another"})
+    with pytest.raises(PipelineFileError, match=r"source\.dsn has a password, and source\.password"):
+        load_pipeline(file).dsn()
+    _store(monkeypatch, tmp_path, {**place, "extra": {"iam": True}})
+    with pytest.raises(PipelineFileError, match=r"'iam' asks for a token of AWS IAM.*") as refused:
+        load_pipeline(file).dsn()
+    assert "take the extra away" in refused.value.way_out
+    database.execute(f"DROP ROLE {role}")
