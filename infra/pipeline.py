@@ -114,7 +114,9 @@ class Pipeline(PipelineTables):
         from slotlake.infra.sync.compaction import Compaction
 
         with self.exclusively(wait_seconds, step="confirm"):
-            return Compaction(self).confirm_and_compact(batch)
+            report = Compaction(self).confirm_and_compact(batch)
+        self._look_again()
+        return report
 
     def sync(self, *, progress: Progressing = silent, wait_seconds: float = 0.0) -> SyncReport:
         """One micro-batch: catch up with the source's position now, apply, publish, confirm."""
@@ -122,7 +124,9 @@ class Pipeline(PipelineTables):
         from slotlake.spark.catalog.looks import sparing
 
         with self.exclusively(wait_seconds, step="sync"), sparing():
-            return Sync(self).catch_up(progress)
+            report = Sync(self).catch_up(progress)
+        self._look_again()
+        return report
 
     def run(
         self,
@@ -202,7 +206,9 @@ class Pipeline(PipelineTables):
         from slotlake.infra.backfill.backfill import BackfillRequest, backfill
 
         tables = (table,) if isinstance(table, str) else tuple(table)
-        return backfill(self, BackfillRequest(tables, where, key_range, dry_run), progress, 60.0)
+        report = backfill(self, BackfillRequest(tables, where, key_range, dry_run), progress, 60.0)
+        self._look_again()
+        return report
 
     def replay(
         self,
@@ -334,7 +340,15 @@ class Pipeline(PipelineTables):
         with self.exclusively(step="recover"):
             if carry_out and approved is None:
                 begin_again(self.file.state_dir)
-            return Recovery(self).recover(carry_out=carry_out, approved=approved, progress=progress)
+            report = Recovery(self).recover(carry_out=carry_out, approved=approved, progress=progress)
+        self._look_again(repaired=report.carried_out)
+        return report
+
+    def _look_again(self, *, repaired: bool = False) -> None:
+        """What a page shows is the last look: it must not show an alarm whose cause is gone."""
+        from slotlake.infra.status.noted import look_again
+
+        look_again(self, repaired=repaired)
 
     def verification_summary(self, report: Report) -> dict[str, Any]:
         """A verification without row values, for logs and XComs: verdict, LSN, counts."""

@@ -105,10 +105,11 @@ def markdown(report: Mapping[str, Any]) -> str:
         report: of `plan_recovery`.
     """
     from slotlake.infra.health.words import size
+    from slotlake.infra.progress import counted
     from slotlake.infra.recover.approved import MARGIN
 
-    tables = sum(table["rows"] > 0 for table in report["tables"])
-    cost = f"{report['rows']:,} rows, about {size(report['bytes'])}, in {tables:,} tables"
+    rows, tables = counted(report["rows"], "row"), counted(report["written"], "table")
+    cost = f"about {rows}, {size(report['bytes'])}, in {tables}"
     still = (
         f"The lake is at {report['lsn']}. If anything of this has changed when it is carried out, the "
         f"recovery refuses and changes nothing. Only rows that differ may have become more: {MARGIN}."

@@ -148,16 +148,20 @@ def _page(
         pipeline=lambda name: f"{here}/pipeline/{quote(name)}",
         run=run_page,
         task=lambda dag_id, run, task: f"{run_page(dag_id, run)}/tasks/{quote(task, safe='')}",
+        recover=lambda name: f"{base_path()}/dags/{quote(f'cdc_recover_{name}')}",
         fleet=f"{here}/" if detailed else None,
         data_docs=docs,
     )
     nonce = secrets.token_urlsafe(16)
-    text = document(pipelines, detailed, version=VERSION, links=links, show_keys=show_keys, nonce=nonce)
-    return HTMLResponse(text, headers=_headers(f"style-src 'nonce-{nonce}'"))
+    text = document(
+        pipelines, detailed, version=VERSION, links=links, show_keys=show_keys, nonce=nonce, live=True
+    )
+    own = f"style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; connect-src 'self'"
+    return HTMLResponse(text, headers=_headers(own))
 
 
-def _headers(style: str) -> dict[str, str]:
-    policy = f"default-src 'none'; {style}; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+def _headers(own: str) -> dict[str, str]:
+    policy = f"default-src 'none'; {own}; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
     return {
         "Content-Security-Policy": policy,
         "X-Content-Type-Options": "nosniff",

@@ -31,25 +31,34 @@ class Chart:
     Attributes:
         title: what it shows.
         paths: its series; empty if nothing is known.
-        highest: the number at the top, in words.
+        highest, middle: the numbers at the top and at half the height, in words.
         newest: the last number, in words.
+        empty: said where nothing is known.
         legend: whether the names of the series are shown.
     """
 
     title: str
     paths: tuple[Path, ...]
-    highest: str
-    newest: str
+    highest: str = ""
+    middle: str = ""
+    newest: str = ""
     legend: bool = False
+    empty: str = "no batch in this time"
 
 
 @dataclass(frozen=True)
 class Period:
-    """The charts of an hour, a day or a week; ``start``, ``end``: in seconds since 1970."""
+    """The charts of an hour, a day or a week.
+
+    Attributes:
+        start, end: in seconds since 1970.
+        bar: how many seconds a bar is of.
+    """
 
     name: str
     start: float
     end: float
+    bar: float
     charts: tuple[Chart, ...]
 
 
@@ -62,7 +71,7 @@ def period_of(name: str, bins: Sequence[Bin]) -> Period:
     """
     width = bins[1].time - bins[0].time
     charts = (
-        _bars("lag, oldest commit to queryable", "lag", [each.lag for each in bins], spent),
+        _bars("longest lag, oldest commit to queryable", "lag", [each.lag for each in bins], spent),
         _bars(
             "rows in a second",
             "rows",
@@ -75,28 +84,35 @@ def period_of(name: str, bins: Sequence[Bin]) -> Period:
             "retained",
             [None if each.retained is None else float(each.retained) for each in bins],
             lambda count: size(round(count)),
+            empty="nobody looked in this time",
         ),
     )
-    return Period(name, bins[0].time, bins[-1].time + width, charts)
+    return Period(name, bins[0].time, bins[-1].time + width, width, charts)
 
 
-def _bars(title: str, name: str, values: Sequence[float | None], words: Callable[[float], str]) -> Chart:
+def _bars(
+    title: str,
+    name: str,
+    values: Sequence[float | None],
+    words: Callable[[float], str],
+    empty: str = Chart.empty,
+) -> Chart:
     known = [value for value in values if value is not None]
     if not known:
-        return Chart(title, (), "", "")
+        return Chart(title, (), empty=empty)
     top = max(known) or 1.0
     data = _path([(index, 0.0, value / top) for index, value in enumerate(values) if value], len(values))
-    return Chart(title, (Path(name, data),), words(max(known)), words(known[-1]))
+    return Chart(title, (Path(name, data),), words(max(known)), words(max(known) / 2), words(known[-1]))
 
 
 def _split(bins: Sequence[Bin]) -> Chart:
-    """The seconds of all steps, stacked; without the wait, which is most of the time and no work."""
-    title = "time of batches by step"
+    """The seconds of a batch by step, on average; without the wait, which is most of the time and no work."""
+    title = "time of a batch, by step"
     worked = [name for name in STEPS if name != "wait"]
     sums = [sum(each.steps.get(name, 0.0) for name in worked) for each in bins]
     top = max(sums, default=0.0)
     if not top:
-        return Chart(title, (), "", "")
+        return Chart(title, ())
     floors = [0.0] * len(bins)
     paths = []
     for name in worked:
@@ -105,7 +121,7 @@ def _split(bins: Sequence[Bin]) -> Chart:
         paths.append(Path(name, _path(bars, len(bins))))
         floors = [floor + part for floor, part in zip(floors, parts, strict=True)]
     newest = next(total for total in reversed(sums) if total)
-    return Chart(title, tuple(paths), spent(top), spent(newest), legend=True)
+    return Chart(title, tuple(paths), spent(top), spent(top / 2), spent(newest), legend=True)
 
 
 def _path(bars: Sequence[tuple[int, float, float]], count: int) -> str:

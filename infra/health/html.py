@@ -1,8 +1,9 @@
 """The pages: one offline document of pipelines, written by Jinja with everything escaped.
 
 The report of the command and the pages in Airflow are the same templates. A document names no other address
-than links that its caller gives; it has no script, and its one style sheet is inside. Invariant: no row value
-gets in; the keys of differing rows only if the caller says so.
+than links that its caller gives. Its one style sheet is inside; in Airflow it has a script, which reads the
+page again and follows Airflow's theme.  Invariant: no row value gets in; the keys of differing rows only if
+the caller says so.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Links:
         pipeline: name → address of the pipeline's page.
         run: DAG id and run id → address of that run.
         task: DAG id, run id and task id → address of that task's log.
+        recover: pipeline → address of its DAG `cdc_recover_…`.
         fleet: address of the page of all pipelines.
         data_docs: pipeline → address of Great Expectations' Data Docs.
     """
@@ -43,6 +45,7 @@ class Links:
     pipeline: Callable[[str], str | None] = lambda name: f"#{name}"
     run: Callable[[str, str], str | None] = lambda dag, run: None
     task: Callable[[str, str, str], str | None] = lambda dag, run, task: None
+    recover: Callable[[str], str | None] = lambda name: None
     fleet: str | None = None
     data_docs: Callable[[PipelineFile], str | None] = lambda file: None
 
@@ -82,6 +85,7 @@ def document(
     links: Links | None = None,
     show_keys: bool = False,
     nonce: str = "",
+    live: bool = False,
 ) -> str:
     """Return the whole HTML document.
 
@@ -90,7 +94,8 @@ def document(
         detailed: pipelines with a part of their own, each with its pipeline file.
         links: addresses; by default only to parts of the same document.
         show_keys: show the keys of differing rows.
-        nonce: for the style sheet, if a policy asks for one.
+        nonce: for the style sheet and the script, if a policy asks for one.
+        live: with a script, by which the page is read again by itself and follows Airflow's theme.
     """
     links = links or Links()
     shown = [_shown(health, file, links) for health, file in sorted(detailed, key=lambda each: each[0].order)]
@@ -103,6 +108,7 @@ def document(
             links=links,
             show_keys=show_keys,
             nonce=nonce,
+            live=live,
             version=version,
         )
     )
@@ -160,6 +166,15 @@ def _code(text: str) -> str:
     return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
+def _together(failures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Failures with the same words as one, with ``count`` and ``first``; the newest first."""
+    by_words: dict[tuple[str, str], dict[str, Any]] = {}
+    for each in failures[::-1]:
+        known = by_words.setdefault((each["what"], each["way_out"]), {**each, "count": 0})
+        known |= {"count": known["count"] + 1, "first": each["time"]}
+    return list(by_words.values())
+
+
 @cache
 def _environment() -> Environment:
     environment = Environment(
@@ -181,5 +196,7 @@ def _environment() -> Environment:
         "split": split_of,
         "code": _code,
         "scope": words.scope,
+        "symbol": words.SYMBOLS.get,
+        "together": _together,
     }
     return environment

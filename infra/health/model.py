@@ -67,9 +67,13 @@ class Health:
 
     @property
     def status(self) -> Record:
-        """The status report of the last look; empty if there was none."""
+        """The status report of the last look, with what was measured since; empty if there was none."""
         status: Record = self.seen.get("status", {})
-        return status
+        measured = self.recorded.measured
+        if not status or measured.get("time", 0.0) <= self.seen["time"]:
+            return status
+        judged = {"time", "state", "alarms"}  # by a look alone
+        return {**status, **{name: value for name, value in measured.items() if name not in judged}}
 
     @property
     def state(self) -> str:
@@ -126,12 +130,16 @@ class Health:
 
     @property
     def rate(self) -> float | None:
-        """Changes in a second, over the newest batches of the last hour; None before the first batch."""
-        recent = [batch for batch in self.batches if batch["time"] > self.now - 3600]
-        if not recent:
-            return 0.0 if self.batches else None
-        changes = sum(batch["changes"] for batch in recent)
-        return float(changes / max(60.0, self.now - min(batch["time"] for batch in recent)))
+        """Changes in a second, over the hour before the newest batch; None before the first one.
+
+        Each batch counts from its oldest commit on, so that the rate stays what it is while nothing comes.
+        """
+        if not self.batches:
+            return None
+        end = self.batches[-1]["time"]
+        recent = [batch for batch in self.batches if batch["time"] > end - 3600]
+        begin = min(batch["time"] - (batch["lag"] or 0.0) for batch in recent)
+        return float(sum(batch["changes"] for batch in recent) / max(1.0, end - begin))
 
     @property
     def order(self) -> tuple[int, float, str]:
@@ -167,7 +175,7 @@ class Bin:
         time: where it starts.
         lag: the longest from an oldest commit to queryable; None without a batch.
         changes: of all its batches.
-        steps: step → seconds.
+        steps: step → seconds of a batch, on average.
         retained: WAL that the slot retained, the most of its samples; None without a sample.
     """
 
@@ -214,5 +222,6 @@ def _most_retained(samples: Iterable[Record], width: int) -> dict[int, int]:
 
 
 def _bin(at: int, sums: Record, retained: int | None) -> Bin:
-    steps = {step: sums.get("seconds", {}).get(step, 0.0) for step in STEPS}
+    batches = sums.get("batches") or 1
+    steps = {step: sums.get("seconds", {}).get(step, 0.0) / batches for step in STEPS}
     return Bin(at, sums.get("lag"), sums.get("changes", 0), steps, retained)

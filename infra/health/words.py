@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 MASK = "•••"
+# Of the levels of `model.LEVELS`: seen before a word is read.
+SYMBOLS = {"broken": "✕", "warning": "!", "unknown": "?", "well": "✓"}
 
 
 def size(count: float | None) -> str:

@@ -154,11 +154,14 @@ def compare(
         UnreadableRowsError: the server fails at a row of a table that is not spared; the error names it.
     """
     mirrors = {(table.schema, table.table): table for table in point.followed()}
-    sizes = _sizes(connection, [table.relation_id for table in tables])
+    known_sizes = sizes(connection, [table.relation_id for table in tables])
     comparisons = []
     for done, table in enumerate(tables):
         progress("compare", done, len(tables))
-        size, mirror = sizes.get(table.relation_id, (0, 0)), mirrors.pop((table.schema, table.table), None)
+        size, mirror = (
+            known_sizes.get(table.relation_id, (0, 0)),
+            mirrors.pop((table.schema, table.table), None),
+        )
         try:
             comparisons.append(_compared(connection, point, table, mirror, unreadable, size))
         except UnreadableRowsError as error:
@@ -264,7 +267,7 @@ FROM leaf JOIN pg_class c ON c.oid = leaf.relid GROUP BY leaf.root
 """
 
 
-def _sizes(connection: psycopg.Connection[Any], oids: Sequence[int]) -> dict[int, tuple[int, int]]:
+def sizes(connection: psycopg.Connection[Any], oids: Sequence[int]) -> dict[int, tuple[int, int]]:
     """Rows, as the planner estimates them, and bytes, of each table, by OID."""
     rows = connection.execute(_SIZES.encode(), (list(oids),)).fetchall()
     return {int(oid): (int(count), int(size)) for oid, count, size in rows}

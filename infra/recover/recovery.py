@@ -20,7 +20,17 @@ from slotlake.decoder.catalog.publications import missing_publications
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.source import source_session
 from slotlake.infra.recover.approved import forget_plan, require_approved
-from slotlake.infra.recover.compare import LEFT, NEW, NOTHING, ROWS, WHOLE, TableRepair, compare, session_now
+from slotlake.infra.recover.compare import (
+    LEFT,
+    NEW,
+    NOTHING,
+    ROWS,
+    WHOLE,
+    TableRepair,
+    compare,
+    session_now,
+    sizes,
+)
 from slotlake.infra.recover.copy import WHY
 from slotlake.infra.recover.report import RecoverReport
 from slotlake.infra.selection.absent import absent_mirrors, set_absent_aside
@@ -106,6 +116,7 @@ class Recovery:
             tables=tables,
             rows=sum(table.rows for table in tables),
             bytes=sum(table.bytes for table in tables),
+            written=sum(table.how in {ROWS, WHOLE, NEW} for table in tables),
             lost=_losses(diagnosis),
             lsn=format_lsn(self._pipeline.position() if carried_out else diagnosis.position),
             seconds=round(time.monotonic() - started, 3),
@@ -148,8 +159,24 @@ class Recovery:
         names = {name for each in diagnosis.findings if each.repair == "copy" for name in each.tables}
         names -= {str(each.table) for each in diagnosis.damages if each.is_derived}  # made from their mirrors
         absent = {str(each.table) for each in absent_mirrors(diagnosis.damages)}
-        repairs = [TableRepair(name, WHOLE, why="copied again in place") for name in sorted(names - absent)]
-        return repairs + [TableRepair(name, NEW, why="the catalog lacks it") for name in sorted(absent)]
+        repairs = [(name, WHOLE, "copied again in place") for name in sorted(names - absent)]
+        repairs += [(name, NEW, "the catalog lacks it") for name in sorted(absent)]
+        return self._with_sizes(repairs)
+
+    def _with_sizes(self, repairs: Sequence[tuple[str, str, str]]) -> list[TableRepair]:
+        """Repairs of lake tables (name, how, why), with what the source's planner thinks that they have."""
+        from slotlake.infra.copy.tables import published_tables
+
+        namespace = self._lake.namespace
+        tables = {str(lake_table(namespace, t.schema, t.table)): t for t in published_tables(self._pipeline)}
+        with source_session(self._source.dsn, "sizes of the tables") as connection:
+            known = sizes(connection, [tables[name].relation_id for name, _, _ in repairs if name in tables])
+        return [
+            TableRepair(name, how, *known.get(tables[name].relation_id, (0, 0)), why=why)
+            if name in tables
+            else TableRepair(name, how, why=why)
+            for name, how, why in repairs
+        ]
 
     def _with_commits_mended(self, diagnosis: Diagnosis) -> Diagnosis:
         """Move the table `commits` back to where it was, and judge the others again by its newest row."""

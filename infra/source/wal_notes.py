@@ -13,8 +13,12 @@ from pathlib import Path
 from time import time as clock
 from typing import NamedTuple
 
-from slotlake.decoder.server.source import source_session
+from slotlake.decoder.errors import SourceError
+from slotlake.decoder.lsn import format_lsn
+from slotlake.decoder.server.source import SourceSettings, source_session
 from slotlake.decoder.slots.pressure import wal_now
+from slotlake.decoder.slots.slot import inspect_slot
+from slotlake.infra.state.events import note_sample, sample_is_due
 from slotlake.infra.state.notes import WAL_SEEN, shared_place
 
 _HISTORY_SECONDS = 3600.0
@@ -123,3 +127,30 @@ def lag_seconds(
     moments = [old.time for old in readings if old.position <= position]
     moments += [] if complete_until is None else [complete_until]
     return max(0.0, now - max(moments)) if moments else None
+
+
+def note_measures(state_dir: Path, source: SourceSettings, position: int) -> None:
+    """Note in the journal what a batch has changed: the lag, and the WAL that the slot retains.
+
+    Nothing is noted if it was a moment ago, or if the source does not answer.
+
+    Args:
+        position: where the lake stands now, as an LSN.
+    """
+    if not sample_is_due(state_dir):
+        return
+    try:
+        with source_session(source.dsn) as connection:
+            slot, now, wal = inspect_slot(connection, source.slot), clock(), wal_now(connection)
+    except SourceError:
+        return
+    readings = add_wal_reading(state_dir, WalReading(now, wal))
+    measures = {
+        "lag_bytes": max(0, wal - position),
+        "lag_seconds": lag_seconds(readings, position, wal, None, now),
+        "retained_wal_bytes": None if slot is None else slot.retained_bytes,
+        "safe_wal_size": None if slot is None else slot.safe_wal_size,
+        "last_consistent_lsn": format_lsn(position),
+        "source_lsn": format_lsn(wal),
+    }
+    note_sample(state_dir, {"time": now, **{k: v for k, v in measures.items() if v is not None}})

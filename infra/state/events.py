@@ -149,6 +149,25 @@ def note_look(state_dir: Path, look: Mapping[str, Any]) -> None:
             journal.samples.append(sample)
 
 
+def sample_is_due(state_dir: Path) -> bool:
+    """Return whether a sample may be noted: the last is some seconds old. In a store only looks note one."""
+    if shared_journal(state_dir) is not None or not state_dir.is_dir():
+        return False
+    last = Journal(state_dir).samples.newest()
+    return not last or not 0 <= time.time() - last[0]["time"] < _SAMPLE_SECONDS_MIN
+
+
+def note_sample(state_dir: Path, sample: Mapping[str, Any]) -> None:
+    """Note measures between two looks.
+
+    Args:
+        sample: ``time`` (seconds since 1970), and measures by their names in a status report.
+    """
+    journal = Journal(state_dir)
+    with journal.writing():
+        journal.samples.append({"time": round(sample["time"], 3), **sample})
+
+
 def _sample(look: Mapping[str, Any]) -> dict[str, Any]:
     status = look["status"]
     measures = {name: status[name] for name in _SAMPLED if status.get(name) is not None}

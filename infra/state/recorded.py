@@ -28,6 +28,7 @@ class Recorded:
 
     Attributes:
         look: the last look; empty if there was none.
+        measured: the newest sample, which may be newer than the look; empty if there was none.
         batches: the newest batch lines.
         verifications: the newest.
         failures: the newest.
@@ -38,6 +39,7 @@ class Recorded:
     """
 
     look: Record = field(default_factory=dict)
+    measured: Record = field(default_factory=dict)
     batches: list[Record] = field(default_factory=list)
     verifications: list[Record] = field(default_factory=list)
     failures: list[Record] = field(default_factory=list)
@@ -107,6 +109,7 @@ def _in_folder(journal: Journal) -> Recorded:
 
     return Recorded(
         look=journal.look.mapping(),
+        measured=next(iter(journal.samples.newest()), {}),
         batches=journal.batches.newest(_BATCHES_MAX),
         verifications=journal.verifications.newest(_VERIFICATIONS_MAX),
         failures=journal.failures.newest(_FAILURES_MAX),

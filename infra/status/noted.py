@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from slotlake.decoder.errors import LakeError
+from slotlake.decoder.errors import LakeError, SlotlakeError
 from slotlake.decoder.lsn import format_lsn
 from slotlake.infra.config.private_files import with_private_files
 from slotlake.infra.state.events import note_look
@@ -51,6 +51,18 @@ def look(pipeline: OpenPipeline) -> dict[str, Any]:
             seen |= _lake_facts(pipeline.lake, before)
     note_look(pipeline.file.state_dir, seen)
     return seen
+
+
+def look_again(pipeline: OpenPipeline, *, repaired: bool = False) -> None:
+    """Look again where the last look says that something is wrong, since it may be right now.
+
+    Args:
+        repaired: something was repaired, so look in any case, if anybody ever did.
+    """
+    last = last_look(pipeline.file.state_dir).get("status")
+    if last is not None and (repaired or last["alarms"] or last["state"] != "ready"):
+        with suppress(SlotlakeError):  # what was done is done; the monitor's next look says what is wrong
+            look(pipeline)
 
 
 def _lake_facts(lake: LakeSettings, before: Mapping[str, Any]) -> dict[str, Any]:

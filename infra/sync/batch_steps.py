@@ -25,6 +25,7 @@ from slotlake.infra.selection import derived_gone
 from slotlake.infra.selection.aside import SettingAside, stops_all
 from slotlake.infra.selection.types import on_lossy
 from slotlake.infra.source import standing_puller
+from slotlake.infra.source.wal_notes import note_measures
 from slotlake.infra.state import batch_notes as journal
 from slotlake.infra.state.notes import STAGED, StateFile
 from slotlake.infra.sync.findings import Judgement
@@ -250,6 +251,7 @@ class BatchSteps:
         if not (confirmed or standing_puller.confirm(self._file, position)):
             confirm(self._source, position)
         journal.note_confirmed(self._file.state_dir, time.monotonic() - started, batch)
+        note_measures(self._file.state_dir, self._source, position)
         self._forget_old_batches(position)
         return ConfirmReport(self._source.slot, format_lsn(position))
 

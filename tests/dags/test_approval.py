@@ -11,7 +11,7 @@ REPORT = {
     "findings": [{"kind": "slot", "what": "the slot `s` does not exist", "repair": "renew", "tables": []}],
     "plan": ["make a new slot", 'public."Odd_*|<b>Name": write the rows that differ (1 missing)'],
     "lost": ["what happened between 0/1 and the new slot"],
-    "tables": [{"rows": 1}, {"rows": 0}],
+    "written": 1,
     "rows": 1,
     "bytes": 2048,
     "lsn": "0/1",
@@ -43,7 +43,7 @@ def approval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_the_plan_says_what_is_wrong_done_lost_and_what_it_costs(approval: Any) -> None:
     text = approval.markdown(REPORT)
     order = ["What is wrong", "does not exist", "What is done", "new slot", "lost for good", "between 0/1"]
-    places = [text.index(part) for part in [*order, "What it costs", "1 rows, about 2 kB, in 1 tables"]]
+    places = [text.index(part) for part in [*order, "What it costs", "about 1 row, 2 kB, in 1 table"]]
     assert places == sorted(places)
     assert r"Odd\_\*\|\<b\>Name" in text  # a name is a name, whatever it is
     many = approval.markdown({**REPORT, "plan": [f"t{number}" for number in range(250)]})

@@ -166,13 +166,15 @@ def test_the_data_docs_of_a_verification_are_named_and_shown(
     assert "public.t" in client.get(f"{here}/{pages[0]}").text
 
 
-def test_the_policy_lets_no_script_run_and_nobody_else_frame_it(app: Any) -> None:
+def test_the_policy_lets_one_script_run_and_nobody_else_frame_it(app: Any) -> None:
     answer = as_user(app, "cdc_sync_shop").get("/dag/cdc_sync_shop")
     policy = answer.headers["content-security-policy"]
     assert "default-src 'none'" in policy
     assert "frame-ancestors 'self'" in policy
     nonce = policy.partition("'nonce-")[2].partition("'")[0]
     assert f'<style nonce="{nonce}">' in answer.text
+    assert f"script-src 'nonce-{nonce}'; connect-src 'self'" in policy
+    assert answer.text.count("<script") == answer.text.count(f'<script nonce="{nonce}">') == 1
     assert EVIL not in answer.text
     assert "/dags/cdc_sync_shop/runs/scheduled__2030" in answer.text
     assert (

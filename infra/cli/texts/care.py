@@ -180,9 +180,9 @@ def recover_text(report: RecoverReport, console: Console) -> None:
     for line in report.lost:
         console.print(f"  lost: {escape(line)}")
     if report.plan:
-        tables = sum(table.rows > 0 for table in report.tables)
-        size = size_text(report.bytes)
-        console.print(f"  in total: {report.rows:,} rows, about {size}, in {tables} tables")
+        about = "" if report.carried_out else "about "
+        size, tables = size_text(report.bytes), counted(report.written, "table")
+        console.print(f"  in total: {about}{counted(report.rows, 'row')}, about {size}, in {tables}")
     if report.carried_out:
         console.print(f"recovered at {report.lsn} in {report.seconds:.1f} s; run slotlake verify for a proof")
     if report.plan and not report.carried_out:

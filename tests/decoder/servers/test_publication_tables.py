@@ -17,7 +17,7 @@ from slotlake.decoder.errors import SourceUnavailableError
 from slotlake.decoder.plugins.changelog import published_columns
 from slotlake.decoder.server.source import SourceSettings, connect
 from slotlake.infra.local.postgres import Version
-from slotlake.infra.recover.compare import _sizes
+from slotlake.infra.recover.compare import sizes
 from tests.conftest import LONG, SERVER_VERSIONS, Database
 from tests.debian_postgres import IN_DEBIAN_ONLY
 
@@ -194,7 +194,7 @@ def test_locked_tables_hold_nobody_up(database: Database, how: str) -> None:
         assert len(parts[tables["root"]]) == 3
         oids = [table.relation_id for table in tables.values()]
         assert table_fingerprints(connection, oids, ["p", "q"]).keys() == set(oids)
-        assert set(_sizes(connection, oids)) == set(oids)
+        assert set(sizes(connection, oids)) == set(oids)
         partition_identities(connection, tables["root"].relation_id)
         assert published_columns(connection, SourceSettings(database.dsn, ("r",), "s")) == {}
         assert time.monotonic() - began < 5
