@@ -68,7 +68,7 @@ def cdc_backfill(pipeline: PipelineFile) -> None:
                 description="Change nothing; only report what would change. Switch it off to write.",
             ),
         },
-        **scheduling.start_options(pipeline, scheduling.BY_HAND, title="read again"),
+        **scheduling.start_options(pipeline, scheduling.BY_HAND, kind="backfill"),
     ):
         backfill(str(pipeline.path))
 

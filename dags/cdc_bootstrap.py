@@ -46,7 +46,7 @@ def cdc_bootstrap(pipeline: PipelineFile) -> None:
         f"cdc_bootstrap_{pipeline.name}",
         schedule=None,
         doc_md=DOCS,
-        **scheduling.start_options(pipeline, scheduling.BY_HAND, title="create and copy"),
+        **scheduling.start_options(pipeline, scheduling.BY_HAND, kind="bootstrap"),
     ):
         bootstrap(str(pipeline.path))
         if pipeline.airflow.copy_tasks:

@@ -34,7 +34,7 @@ def cdc_maintenance(pipeline: PipelineFile) -> None:
         f"cdc_maintenance_{pipeline.name}",
         schedule=scheduling.schedule_of(pipeline.airflow.maintenance),
         doc_md=DOCS,
-        **scheduling.start_options(pipeline, title="maintenance"),
+        **scheduling.start_options(pipeline, kind="maintenance"),
     ):
         maintain(str(pipeline.path))
 

@@ -39,7 +39,7 @@ def cdc_monitor(pipeline: PipelineFile) -> None:
         f"cdc_monitor_{pipeline.name}",
         schedule=scheduling.schedule_of(pipeline.monitor.schedule),
         doc_md=DOCS,
-        **scheduling.start_options(pipeline, scheduling.LOOK, title="monitor"),
+        **scheduling.start_options(pipeline, scheduling.LOOK, kind="monitor"),
     ):
         watch(str(pipeline.path))
 

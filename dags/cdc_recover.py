@@ -49,7 +49,7 @@ def cdc_recover(pipeline: PipelineFile) -> None:
                 description="Only show what is wrong, and the plan; ask nobody to approve it.",
             )
         },
-        **scheduling.start_options(pipeline, scheduling.BY_HAND, title="recover"),
+        **scheduling.start_options(pipeline, scheduling.BY_HAND, kind="recover"),
     ):
         planned = plan(str(pipeline.path))
         asked = approval.PlanApproval(task_id=approval.APPROVE, pipeline_name=pipeline.name)

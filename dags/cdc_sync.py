@@ -155,7 +155,7 @@ def cdc_sync(pipeline: PipelineFile) -> None:
         schedule=scheduling.schedule(pipeline),
         doc_md={"four": DOCS, "one": ONE_TASK, "continuous": CONTINUOUS}[kind],
         params={} if kind == "continuous" else {"scratch_namespace": form},
-        **scheduling.start_options(pipeline, title="micro-batches"),
+        **scheduling.start_options(pipeline, kind="sync"),
         **scheduling.deadline(pipeline),
     ):
         {"four": four_tasks, "one": one_task, "continuous": continuous}[kind](pipeline)

@@ -45,7 +45,7 @@ def cdc_tables(pipeline: PipelineFile) -> None:
                 description="Also remove the lake's tables that are to be removed, with their past.",
             ),
         },
-        **scheduling.start_options(pipeline, scheduling.BY_HAND, title="add, remove tables"),
+        **scheduling.start_options(pipeline, scheduling.BY_HAND, kind="tables"),
     ):
         tables(str(pipeline.path))
 

@@ -45,7 +45,7 @@ def cdc_verify(pipeline: PipelineFile) -> None:
         schedule=scheduling.verification(pipeline, assets.pipeline_asset(pipeline.name)),
         doc_md=DOCS,
         params={"scope": Param(scheduling.SCOPES[0], enum=list(scheduling.SCOPES), title="Which rows")},
-        **scheduling.start_options(pipeline, title="verify"),
+        **scheduling.start_options(pipeline, kind="verify"),
     ):
         verify(str(pipeline.path))
 

@@ -42,23 +42,22 @@ def problems() -> list[PipelineFileError]:
     return _read()[1]
 
 
-def start_options(pipeline: PipelineFile, longest: timedelta | None = None, *, title: str) -> dict[str, Any]:
+def start_options(pipeline: PipelineFile, longest: timedelta | None = None, *, kind: str) -> dict[str, Any]:
     """Return the keyword arguments of ``DAG`` that all DAGs of a pipeline share.
 
     Args:
         longest: after this time, Airflow ends a run, so a run that hangs does not block the pool for ever;
             None: ``airflow.run_hours_max`` of the pipeline file.
-        title: what the DAG does, for the lists of Airflow's pages.
+        kind: what the DAG does: a tag, because Airflow's list finds a DAG by the beginning of its name alone.
     """
     owner, link = pipeline.airflow.owner, pipeline.airflow.owner_link
     return {
-        "dag_display_name": f"{pipeline.name}: {title}",
         "owner_links": {owner: link} if link else {},
         "dagrun_timeout": longest or timedelta(hours=pipeline.airflow.run_hours_max),
         "start_date": datetime(2026, 1, 1, tzinfo=UTC),
         "catchup": False,
         "max_active_runs": 1,
-        "tags": ["slotlake", pipeline.name, *pipeline.airflow.tags],
+        "tags": ["slotlake", pipeline.name, kind, *pipeline.airflow.tags],
         "default_args": {
             "owner": owner,
             # The pool has one place per replication slot: PostgreSQL allows one reader at a time.

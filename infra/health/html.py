@@ -198,5 +198,6 @@ def _environment() -> Environment:
         "scope": words.scope,
         "symbol": words.SYMBOLS.get,
         "together": _together,
+        "run": words.run_text,
     }
     return environment

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 MASK = "•••"
+_RUN_CHARS = 24
 # Of the levels of `model.LEVELS`: seen before a word is read.
 SYMBOLS = {"broken": "✕", "warning": "!", "unknown": "?", "well": "✓"}
 
@@ -83,3 +84,12 @@ def batch_end(name: str) -> str:
     except ValueError:
         return name
     return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}" if len(end) == 16 else name
+
+
+def run_text(name: str) -> str:
+    """Return a run of Airflow's, as ``scheduled 14:05:09``; another name without its end, if it is long."""
+    kind, _, moment_text = name.partition("__")
+    try:
+        return f"{kind} {datetime.fromisoformat(moment_text):%H:%M:%S}"
+    except ValueError:
+        return name if len(name) <= _RUN_CHARS else f"{name[:_RUN_CHARS]}…"

@@ -275,8 +275,8 @@ def test_owner_link_and_tags_are_those_of_the_pipeline_file(folder: Path) -> Non
 
     _write(folder, "p", "{owner: lake team, owner_link: 'mailto:lake@example.org', tags: [tier 1]}")
     (pipeline,) = scheduling.pipelines()
-    dag = DAG("cdc_sync_p", schedule=None, **scheduling.start_options(pipeline, title="micro-batches"))
-    assert (dag.dag_display_name, set(dag.tags)) == ("p: micro-batches", {"slotlake", "p", "tier 1"})
+    dag = DAG("cdc_sync_p", schedule=None, **scheduling.start_options(pipeline, kind="sync"))
+    assert (dag.dag_display_name, set(dag.tags)) == ("cdc_sync_p", {"slotlake", "p", "sync", "tier 1"})
     assert dag.owner_links == {"lake team": "mailto:lake@example.org"}
     assert dag.default_args["owner"] == "lake team"
     _write(folder, "p", "{owner_link: wiki}")

@@ -17,7 +17,7 @@ from slotlake.infra.config.pipeline_file import PipelineFile, load_pipeline
 from slotlake.infra.health.html import document
 from slotlake.infra.health.metrics import escaped, metrics_text, number
 from slotlake.infra.health.model import all_series, health_of
-from slotlake.infra.health.words import batch_end, key_text, size, spent
+from slotlake.infra.health.words import batch_end, key_text, run_text, size, spent
 from slotlake.infra.state.journal import Journal
 from slotlake.infra.state.totals import changed_totals, observe
 
@@ -275,6 +275,9 @@ def test_words() -> None:
     assert key_text({"a": "1", "b": None}, shown=True) == "a=1, b=NULL"
     assert batch_end("0000000001000028-00000001A2B3C4D5") == "1/A2B3C4D5"
     assert batch_end("copy-x") == "copy-x"
+    assert run_text("scheduled__2026-11-27T22:06:44.5+00:00") == "scheduled 22:06:44"
+    assert run_text("by hand") == "by hand"
+    assert run_text("m" * 40) == "m" * 24 + "…"
 
 
 def _many(file: PipelineFile, tables: int) -> None:
