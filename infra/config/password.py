@@ -11,9 +11,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from psycopg import ProgrammingError
-from psycopg.conninfo import conninfo_to_dict
-
 from slotlake.decoder.errors import PipelineFileError, SourceUnavailableError
 from slotlake.decoder.server.short_lived import register
 
@@ -34,6 +31,9 @@ def with_password(dsn: str, section: PasswordSection | None, file: Path) -> str:
     """
     if section is None:
         return dsn
+    from psycopg import ProgrammingError  # not where Airflow reads DAG files
+    from psycopg.conninfo import conninfo_to_dict
+
     where = f"{file.name}, source.password.command"
     with suppress(ProgrammingError):  # who connects says that it cannot be read
         if conninfo_to_dict(dsn).get("password"):
