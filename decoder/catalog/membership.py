@@ -14,6 +14,7 @@ from typing import Any, LiteralString, TypeAlias
 import psycopg
 from psycopg import sql
 
+from slotlake.decoder.catalog.publication_tables import PUBLISHABLE
 from slotlake.decoder.errors import LockedError, SourceError
 from slotlake.decoder.types.names import FIRST_NORMAL_OID
 
@@ -54,7 +55,7 @@ _IN_SCHEMA = """ OR EXISTS (
 _ALL_NAMES = f"""
 SELECT n.nspname, c.relname
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND c.oid >= {FIRST_NORMAL_OID} LIMIT 20000
+WHERE {PUBLISHABLE} LIMIT 20000
 """
 _PUBLICATIONS = """
 SELECT pubname, pg_catalog.pg_has_role(pubowner, 'USAGE') FROM pg_catalog.pg_publication

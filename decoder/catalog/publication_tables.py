@@ -47,13 +47,13 @@ LEAVES = """tree AS (
     SELECT root, relid FROM tree WHERE relkind <> 'p'
 )"""
 
-_PUBLISHABLE = f"c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND c.oid >= {FIRST_NORMAL_OID}"
+PUBLISHABLE = f"c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND c.oid >= {FIRST_NORMAL_OID}"
 _IN_SCHEMAS = f"""
     UNION
     SELECT p.oid, p.pubviaroot, c.oid, c.relkind
     FROM pub p JOIN pg_catalog.pg_publication_namespace s ON s.pnpubid = p.oid
     JOIN pg_catalog.pg_class c ON c.relnamespace = s.pnnspid
-    WHERE NOT p.puballtables AND {_PUBLISHABLE}"""
+    WHERE NOT p.puballtables AND {PUBLISHABLE}"""
 _LISTED = """WITH RECURSIVE pub AS (
     SELECT * FROM pg_catalog.pg_publication WHERE pubname = ANY (%(publications)s)
 ), named AS (
@@ -213,7 +213,7 @@ def require_filter(row_filter: str | None, table: str) -> None:
 def _listed(connection: psycopg.Connection[Any]) -> str:
     schemas = _IN_SCHEMAS if connection.info.server_version >= _FIRST_WITH_LISTS else ""
     return _LISTED.format(
-        schemas=schemas, publishable=_PUBLISHABLE, **{"except": not_excepted(connection, "p", "c")}
+        schemas=schemas, publishable=PUBLISHABLE, **{"except": not_excepted(connection, "p", "c")}
     )
 
 

@@ -16,7 +16,12 @@ import psycopg
 from psycopg import sql
 
 from slotlake.decoder.catalog.key_index import ENFORCED
-from slotlake.decoder.catalog.publication_tables import published_names, published_rows, unsent_partitions
+from slotlake.decoder.catalog.publication_tables import (
+    PUBLISHABLE,
+    published_names,
+    published_rows,
+    unsent_partitions,
+)
 from slotlake.decoder.errors import SourceError
 from slotlake.decoder.types.table import type_name
 
@@ -183,6 +188,23 @@ def source_tables(
         return _source_tables(connection, publications, only)
 
 
+def publishable_tables(connection: psycopg.Connection[Any]) -> list[SourceTable]:
+    """All tables that could be published, each as if it were published whole; partitions under their root."""
+    with one_moment(connection):
+        rows = [list(row) for row in connection.execute(_PUBLISHABLE.encode()).fetchall()]
+        columns = _columns(connection, [int(row[0]) for row in rows])
+    return [_table([row], columns.get(int(row[0]), [])) for row in rows]
+
+
+# The fields of `published_rows`.
+_PUBLISHABLE = f"""
+SELECT c.oid, n.nspname, c.relname, c.relkind, c.relreplident, NULL, NULL, true, true
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE {PUBLISHABLE} AND NOT c.relispartition
+ORDER BY n.nspname, c.relname
+"""
+
+
 @contextmanager
 def one_moment(connection: psycopg.Connection[Any]) -> Iterator[None]:
     """Let all queries in the block see the catalog at one moment, or a table may be dropped in between."""
@@ -326,6 +348,7 @@ __all__ = [
     "check_publications",
     "create_publication",
     "missing_publications",
+    "publishable_tables",
     "published_names",
     "source_tables",
     "unfit_tables",

@@ -25,6 +25,7 @@ from slotlake.bench import run as run_benchmarks
 from slotlake.decoder.errors import SlotlakeError
 from slotlake.infra.cli import care as cli_care
 from slotlake.infra.cli import look as cli_look
+from slotlake.infra.cli import new as cli_new
 from slotlake.infra.cli import pages as cli_pages
 from slotlake.infra.cli import work as cli_work
 from slotlake.infra.cli.extras import require
@@ -46,8 +47,8 @@ app = typer.Typer(
 
     Are you new?  [bold]slotlake demo[/bold] runs everything on this machine, with real servers.
 
-    The usual order:  write a pipeline file (docs/pipeline-file.md). Run [bold]init[/bold] once.
-    Run [bold]sync[/bold] as often as you like, or let Airflow run it.
+    The usual order:  [bold]slotlake new[/bold] writes a pipeline file for your database.
+    Run [bold]init[/bold] once. Run [bold]sync[/bold] as often as you like, or let Airflow run it.
     Run [bold]verify[/bold] when you want a proof, and [bold]query[/bold] to read the tables.""",
     epilog=f"The texts name pages as docs/…: these pages are in {escape(str(CHECKOUT / 'docs'))}",
 )
@@ -153,6 +154,7 @@ def check() -> None:
 
 
 for commands in (
+    cli_new.commands,
     cli_work.commands,
     cli_care.commands,
     cli_look.commands,

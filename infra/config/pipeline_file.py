@@ -315,8 +315,15 @@ def load_pipeline(path: str | os.PathLike[str]) -> PipelineFile:
     Raises:
         PipelineFileError: the file is missing, is not YAML, or has a wrong key or value.
     """
-    file = Path(path).expanduser().resolve()
-    data = _read_yaml(file)
+    return pipeline_of(_read_yaml(file := Path(path).expanduser().resolve()), file)
+
+
+def pipeline_of(data: Any, file: Path) -> PipelineFile:
+    """Check the content of a pipeline file, as YAML gives it, that is or will be at this absolute path.
+
+    Raises:
+        PipelineFileError: as `load_pipeline`.
+    """
     if not isinstance(data, dict):
         raise PipelineFileError("the file is not a mapping", where=str(file), way_out=_SHAPE)
     try:

@@ -75,13 +75,24 @@ def _of_address(address: str) -> Iterator[str]:
             yield from secrets
 
 
+def has_password(dsn: str) -> bool:
+    """Return whether a connection string holds a secret."""
+    return any(_of_address(dsn))
+
+
+def given_dsn(dsn: str) -> str:
+    """Return the connection string of an argument, which `run_without_password` may hide."""
+    run_without_password(dsn)
+    return os.environ[_HIDDEN] if dsn == f"env:{_HIDDEN}" else dsn
+
+
 def run_without_password(dsn: str) -> None:
     """Start this command again if its arguments hold a password, because all users of the machine see them.
 
     The new process gets the connection string in an environment variable, which only its user can read. The
     password was in the list of processes for a moment; a warning says so.
     """
-    if not any(dsn in argument for argument in sys.orig_argv) or not any(_of_address(dsn)):
+    if not any(dsn in argument for argument in sys.orig_argv) or not has_password(dsn):
         return
     sys.stderr.write(
         "slotlake: --dsn holds a password; other users of this machine could read it for a moment\n"

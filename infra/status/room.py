@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.errors import SlotlakeError
@@ -11,12 +11,20 @@ from slotlake.decoder.server.position import source_position
 from slotlake.decoder.server.source import source_session
 
 if TYPE_CHECKING:
+    import psycopg
+
     from slotlake.decoder.server.source import SourceSettings
 
 _SIZES = """
-SELECT coalesce(sum(pg_table_size(coalesce(p.relid, r.oid))), 0)::bigint
-FROM unnest(%s::oid[]) r(oid) LEFT JOIN LATERAL pg_partition_tree(r.oid) p ON true
+SELECT r.oid::bigint, coalesce(sum(pg_table_size(coalesce(p.relid, r.oid))), 0)::bigint
+FROM unnest(%s::oid[]) r(oid) LEFT JOIN LATERAL pg_partition_tree(r.oid) p ON true GROUP BY r.oid
 """
+
+
+def bytes_by_table(connection: psycopg.Connection[Any], tables: Sequence[SourceTable]) -> dict[int, int]:
+    """Return the bytes of tables at the source, without indexes and with all partitions, by OID."""
+    rows = connection.execute(_SIZES, ([table.relation_id for table in tables],)).fetchall()
+    return {int(oid): int(count) for oid, count in rows}
 
 
 def needed_bytes(source: SourceSettings, tables: Sequence[SourceTable], position: int | None) -> int | None:
@@ -34,10 +42,9 @@ def needed_bytes(source: SourceSettings, tables: Sequence[SourceTable], position
         if not tables:
             return None
         with source_session(source.dsn, "measuring tables") as connection:
-            row = connection.execute(_SIZES, ([table.relation_id for table in tables],)).fetchone()
+            return sum(bytes_by_table(connection, tables).values())
     except SlotlakeError:
         return None
-    return None if row is None else int(row[0])
 
 
 def size(count: int) -> str:

@@ -23,6 +23,7 @@ from slotlake.decoder.slots.comparable import require_comparable
 from slotlake.decoder.slots.slot import check_slot, inspect_slot
 from slotlake.decoder.stream.options import negotiate
 from slotlake.infra.config.identity import require_same_lake
+from slotlake.infra.config.pipeline_file import PipelineFile
 from slotlake.infra.config.private_files import privately
 from slotlake.infra.config.unencrypted import unencrypted_connections
 from slotlake.infra.copy.bootstrap import make_publications, without_troubled
@@ -81,6 +82,14 @@ def validate(path: str | os.PathLike[str], *, remote: str | None = None) -> Vali
             _both_sides(_Look(pipeline, checks))
     valid = all(check.result != "error" for check in checks.results)
     return ValidationReport(str(Path(path)), valid, checks.results)
+
+
+def validate_source(file: PipelineFile) -> ValidationReport:
+    """Make the checks that are about the server alone, for a file that need not be written yet."""
+    checks = _Checks()
+    with OpenPipeline(file) as pipeline:
+        _server(_Look(pipeline, checks))
+    return ValidationReport(str(file.path), all(c.result != "error" for c in checks.results), checks.results)
 
 
 class _Checks:
@@ -163,17 +172,22 @@ class _Look:
         return self.server
 
 
-def _both_sides(look: _Look) -> None:
+def _server(look: _Look) -> None:
     make = look.checks.make
     make("source", lambda: _source(look))
     make("logical decoding", lambda: _decoding(look), "source")
     make("options", lambda: _options(look), "logical decoding")
+    make("positions", lambda: require_comparable(look.pipeline.source), "logical decoding")
+    make("WAL senders", lambda: _senders(look), "logical decoding")
+
+
+def _both_sides(look: _Look) -> None:
+    make = look.checks.make
+    _server(look)
     make("catalog", lambda: _catalog(look))
     make("warehouse", lambda: _warehouse(look))
     make("state folder", lambda: _state_folder(look))
     make("slot", lambda: _slot(look), "logical decoding", "catalog")
-    make("positions", lambda: require_comparable(look.pipeline.source), "logical decoding")
-    make("WAL senders", lambda: _senders(look), "logical decoding")
     _published(look)
     if any(section.expectations for section in look.pipeline.file.tables.values()):
         make("suites", lambda: f"{suites_read(look.pipeline.file)} suites of Great Expectations can be read")
@@ -385,4 +399,4 @@ def _disk(look: _Look) -> str:
     return f"{size(free)} free in the warehouse; the next run copies {size(needed)} of the source"
 
 
-__all__ = ["Check", "ValidationReport", "validate"]
+__all__ = ["Check", "ValidationReport", "validate", "validate_source"]

@@ -139,16 +139,16 @@ def test_at_a_terminal(shop: tuple[Database, Path]) -> None:
     )
     os.close(slave)
     try:
-        screen = _until(master, "", "slotlake> ")
+        screen = until(master, "", "slotlake> ")
         os.write(master, b"SELECT count(*) AS counted\n")
-        screen = _until(master, screen, "-> ")
+        screen = until(master, screen, "-> ")
         os.write(master, b"FROM items;\n")
-        screen = _until(master, screen, "row at")
+        screen = until(master, screen, "row at")
         os.write(master, b"SELECT 'unfinished\n")
-        screen = _until(master, screen, "-> ")
+        screen = until(master, screen, "-> ")
         process.send_signal(signal.SIGINT)
         # One that comes just before the prompt listens is seen at the next key: people press it again, too.
-        screen = _until(master, screen, "slotlake> ", partial(process.send_signal, signal.SIGINT))
+        screen = until(master, screen, "slotlake> ", partial(process.send_signal, signal.SIGINT))
         os.write(master, b"\x04")
         assert process.wait(30) == 0
     finally:
@@ -161,7 +161,7 @@ def test_at_a_terminal(shop: tuple[Database, Path]) -> None:
     assert history.stat().st_mode & 0o077 == 0
 
 
-def _until(terminal: int, screen: str, wanted: str, press: Callable[[], None] | None = None) -> str:
+def until(terminal: int, screen: str, wanted: str, press: Callable[[], None] | None = None) -> str:
     """What is on the screen once something new on it has these words; ``press``: while it is silent."""
     start, deadline = len(screen), time.monotonic() + 60
     while wanted not in screen[start:]:

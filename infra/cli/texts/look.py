@@ -236,11 +236,16 @@ def _exact_text_rows(column: ColumnTypes) -> str:
 
 def validation_text(report: ValidationReport, console: Console) -> None:
     """Print one line per check: result, name, what was checked, what to do; then the totals."""
-    for (name, result), checks in itertools.groupby(report.checks, lambda check: (check.name, check.result)):
-        lines_of(map(_check_line, checks), console, f"lines of {name}: {result}")
+    check_lines(report.checks, console)
     errors = sum(check.result == "error" for check in report.checks)
     warnings = sum(check.result == "warning" for check in report.checks)
     console.print(f"{report.file}: {errors} errors, {warnings} warnings; nothing was changed")
+
+
+def check_lines(checks: Sequence[Check], console: Console) -> None:
+    """Print one line per check: result, name, what was checked, what to do."""
+    for (name, result), alike in itertools.groupby(checks, lambda check: (check.name, check.result)):
+        lines_of(map(_check_line, alike), console, f"lines of {name}: {result}")
 
 
 def _check_line(check: Check) -> str:
