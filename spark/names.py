@@ -253,11 +253,21 @@ def parse_postgres_name(text: str) -> tuple[str, str]:
     Raises:
         KeyError: it is not such a name.
     """
+    schema, table = postgres_parts(text)
+    return _unquoted(schema), _unquoted(table)
+
+
+def postgres_parts(text: str) -> tuple[str, str]:
+    """Return schema and table of such a name as they are written, in quotes or not.
+
+    Raises:
+        KeyError: it is not such a name.
+    """
     match = _QUALIFIED.fullmatch(text.strip())
     if match is None:
         raise KeyError(text)
     first, second = match[1], match[2]
-    return (PUBLIC, _unquoted(first)) if second is None else (_unquoted(first), _unquoted(second))
+    return (PUBLIC, first) if second is None else (first, second)
 
 
 def _unquoted(part: str) -> str:

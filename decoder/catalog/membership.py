@@ -57,6 +57,13 @@ SELECT n.nspname, c.relname
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE {PUBLISHABLE} LIMIT 20000
 """
+_MATCHING = f"""
+SELECT DISTINCT n.nspname, c.relname
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+JOIN unnest(%s::text[], %s::text[]) AS p (of_schema, of_table)
+  ON n.nspname ~ ('^(?:' || p.of_schema || ')$') AND c.relname ~ ('^(?:' || p.of_table || ')$')
+WHERE {PUBLISHABLE} AND (%s OR NOT c.relispartition)
+"""
 _PUBLICATIONS = """
 SELECT pubname, pg_catalog.pg_has_role(pubowner, 'USAGE') FROM pg_catalog.pg_publication
 WHERE pubinsert AND pubupdate AND pubdelete AND pubtruncate AND pubname = ANY (%s) AND NOT puballtables
@@ -121,6 +128,20 @@ def _obstacle(oid: int, kind: str, persistence: str) -> str:
 def names_of_tables(connection: psycopg.Connection[Any]) -> list[Name]:
     """Return schema and name of tables that could be published, for who asks what a wrong name may mean."""
     return [(str(schema), str(table)) for schema, table in connection.execute(_ALL_NAMES.encode()).fetchall()]
+
+
+def matching_tables(
+    connection: psycopg.Connection[Any], patterns: Sequence[tuple[str, str]], *, partitions: bool
+) -> set[Name]:
+    """Return schema and name of the tables that could be published and that one of the patterns matches.
+
+    Args:
+        patterns: regular expressions for the whole schema and the whole name.
+        partitions: also partitions, not only the table above them.
+    """
+    of_schemas, of_tables = [schema for schema, _ in patterns], [table for _, table in patterns]
+    rows = connection.execute(_MATCHING.encode(), (of_schemas, of_tables, partitions)).fetchall()
+    return {(str(schema), str(table)) for schema, table in rows}
 
 
 def publication_for(

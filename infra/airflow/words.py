@@ -156,7 +156,8 @@ def change_tables_lines(report: Mapping[str, Any]) -> Lines:
         yield (_BAD if is_bad else _GOOD), f"{table['table']}: {table['state']} {table['detail']}".rstrip()
     yield from ((_GOOD, line) for line in removed.get("done", ()))
     yield from ((_GOOD, f"{table}: the lake keeps it as it was") for table in removed.get("remaining", ()))
-    for verb, lines in (("write", added.get("to_write")), ("take out", removed.get("to_take_out"))):
+    to_write = [*added.get("to_write", ()), *removed.get("to_write", ())]
+    for verb, lines in (("write", to_write), ("take out", removed.get("to_take_out"))):
         yield from (
             (_BAD, f"{verb} under `tables` in the pipeline file: {line.strip()}") for line in lines or ()
         )

@@ -9,6 +9,7 @@ import typer
 from slotlake.infra.cli.options import (
     CARE,
     JsonOption,
+    PatternOption,
     PipelineArgument,
     TableOption,
     TablesArgument,
@@ -49,7 +50,7 @@ def backfill(
 @commands.command(rich_help_panel=CARE)
 def add(
     pipeline: PipelineArgument,
-    table: TableOption,
+    table: PatternOption,
     publication: Annotated[
         str | None,
         typer.Option(
@@ -67,7 +68,7 @@ def add(
 @commands.command(rich_help_panel=CARE)
 def remove(
     pipeline: PipelineArgument,
-    table: TableOption,
+    table: PatternOption,
     drop_table: Annotated[
         bool,
         typer.Option("--drop", help="Also remove the lake's tables, with all that they have of the past."),

@@ -11,6 +11,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -27,7 +28,9 @@ from slotlake.infra.config.airflow_connection import connection_text
 from slotlake.infra.config.new_file import NAME, NewFile
 from slotlake.infra.config.pipeline_file import load_pipeline, resolve_secret
 from slotlake.infra.config.secrets import has_password
-from slotlake.infra.selection.file_tables import line_in_file, nearest
+from slotlake.infra.config.table_names import pattern_of
+from slotlake.infra.selection.file_tables import line_in_file, pattern_line
+from slotlake.infra.selection.named import nearest, nearest_pattern
 from slotlake.infra.source.grants import grants
 from slotlake.infra.status.at_source import tables_at_source
 from slotlake.infra.status.validation import validate, validate_source
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _ALL: Final = "all"
+_TABLES = "Tables: numbers, names, patterns (shop.*), or all"
 _LAKE = "The lake: a folder, or s3://bucket/prefix"
 # A name in a list: what a space or a comma in double quotes belongs to.
 _WORD = re.compile(r"""(?:"(?:[^"]|"")*"|[^\s,"])+""")
@@ -143,12 +147,12 @@ class New:
         _require_some(offered, server)
         texts.tables_text(offered, self._console)
         words = None if tables is None else " ".join(tables)
-        chosen = ask(words, "Tables: numbers, names, or all", _ALL, lambda text: _chosen(text, offered))
-        write_whole(path, replace(new_file, tables=[line_in_file(each) for each in chosen]).text())
+        chosen = ask(words, _TABLES, _ALL, lambda text: _chosen(text, offered))
+        write_whole(path, replace(new_file, tables=chosen).text())
         report = validate(path)
         check_lines([c for c in report.checks if c.result != "ok" and c not in first], self._console)
         rights = None if server.is_superuser else self._rights(path, server.database, report)
-        written = texts.Written(path, len(chosen), report, redact(server.dsn), variable, rights)
+        written = texts.Written(path, report, redact(server.dsn), variable, rights)
         texts.written_text(written, self._console)
         return report.valid
 
@@ -230,13 +234,29 @@ def _require_some(offered: Sequence[TableAtSource], server: _Server) -> None:
         )
 
 
-def _chosen(text: str, offered: Sequence[TableAtSource]) -> list[tuple[str, str]]:
-    """Return schema and name of the tables that an answer names: numbers of the list, names, or all."""
+def _chosen(text: str, offered: Sequence[TableAtSource]) -> list[str]:
+    """Return the lines for an answer: numbers of the list, names, patterns, or all."""
     names = [table.name for table in offered]
     words = _WORD.findall(text)
     if not words or words == [_ALL]:
-        return sorted(names)
-    return list(dict.fromkeys(_table(word, names) for word in words))
+        return [line_in_file(name) for name in sorted(names)]
+    return list(dict.fromkeys(_line(word, names) for word in words))
+
+
+def _line(word: str, names: Sequence[tuple[str, str]]) -> str:
+    pattern = None
+    with suppress(KeyError):
+        pattern = pattern_of(word)
+    if pattern is None:
+        return line_in_file(_table(word, names))
+    if any(map(pattern.matches, names)):
+        return pattern_line(pattern)
+    meant = nearest_pattern(pattern, names)
+    raise PipelineFileError(
+        f"no table of the source matches {word}",
+        where="--tables",
+        way_out=f"did you mean {meant}?" if meant else "name tables of the list, with their schema",
+    )
 
 
 def _table(word: str, names: Sequence[tuple[str, str]]) -> tuple[str, str]:

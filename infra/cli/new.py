@@ -27,7 +27,7 @@ def new(
     ] = None,
     tables: Annotated[
         list[str] | None,
-        typer.Option(help="Table name in PostgreSQL's form: public.orders. You can repeat it. Default: all."),
+        typer.Option(help="Table name or pattern: public.orders, 'shop.*'. You can repeat it. Default: all."),
     ] = None,
     lake: Annotated[
         str | None,

@@ -25,6 +25,12 @@ TableOption = Annotated[
     list[str],
     typer.Option(help="Table name in PostgreSQL's form: public.orders. You can repeat the option."),
 ]
+PatternOption = Annotated[
+    list[str],
+    typer.Option(
+        "--table", help="Table name in PostgreSQL's form, or a pattern: 'shop.*'. You can repeat the option."
+    ),
+]
 START = "Start here"
 WORK = "Run a pipeline"
 LOOK = "Look, without changes"

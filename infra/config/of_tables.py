@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from slotlake.infra.config.table_names import by_name, by_source_name
 from slotlake.spark.layout import Layout, parse_partition, parse_sort
-from slotlake.spark.names import parse_postgres_name, postgres_name
+from slotlake.spark.names import postgres_name
 
 if TYPE_CHECKING:
     from slotlake.infra.config.pipeline_file import PipelineFile
@@ -16,31 +17,27 @@ if TYPE_CHECKING:
 def on_conflict(file: PipelineFile) -> Choices:
     """Return the choice for all tables, and the choices of single tables by schema and name."""
     from slotlake.spark.fold.conflicts import Choices
-    from slotlake.spark.names import parse_postgres_name
 
-    own = {name: section.on_conflict for name, section in file.tables.items()}
-    chosen = {parse_postgres_name(name): choice for name, choice in own.items() if choice}
-    return Choices(file.on_conflict, chosen)
+    return Choices(
+        file.on_conflict, by_name({name: section.on_conflict for name, section in file.tables.items()})
+    )
 
 
-def table_formats(file: PipelineFile) -> dict[str, int]:
+def table_formats(file: PipelineFile) -> Mapping[str, int]:
     """Return the formats that ``tables.<name>.format`` chooses, by source name."""
-    return {
-        postgres_name(*parse_postgres_name(name)): section.format
-        for name, section in file.tables.items()
-        if section.format is not None
-    }
+    return by_source_name({name: section.format for name, section in file.tables.items()})
 
 
-def table_layouts(file: PipelineFile) -> dict[str, Layout]:
+def table_layouts(file: PipelineFile) -> Mapping[str, Layout]:
     """Return what `partition_by` and `sort_by` say, by source name, of tables that have one of them."""
-    return {
-        postgres_name(*parse_postgres_name(name)): Layout(
-            parse_partition(section.partition_by), parse_sort(section.sort_by)
-        )
-        for name, section in file.tables.items()
-        if section.partition_by or section.sort_by
-    }
+    return by_source_name(
+        {
+            name: Layout(parse_partition(section.partition_by), parse_sort(section.sort_by))
+            if section.partition_by or section.sort_by
+            else None
+            for name, section in file.tables.items()
+        }
+    )
 
 
 def derived_modes(file: PipelineFile, tables: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
@@ -49,7 +46,7 @@ def derived_modes(file: PipelineFile, tables: Iterable[tuple[str, str]]) -> dict
     Args:
         tables: mirrors by schema and table.
     """
-    own = {parse_postgres_name(name): section.mode for name, section in file.tables.items()}
+    own = by_name({name: section.mode for name, section in file.tables.items()})
     modes_by_table: dict[str, list[str]] = {}
     for table in tables:
         modes: list[str] = [mode for mode in own.get(table) or file.mode if mode != "mirror"]

@@ -239,6 +239,7 @@ class TableSection(Section):
     columns: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] | None = None
     operations: Annotated[tuple[Operation, ...], Field(min_length=1, strict=False)] | None = None
     expectations: Annotated[tuple[SuiteChoice, ...], Field(strict=False)] = ()
+    exclude: bool = False
 
     @field_validator("filter", "mode", "partition_by", "sort_by", mode="before")
     @classmethod
@@ -273,6 +274,8 @@ class TableSection(Section):
     @model_validator(mode="after")
     def _one_representation(self) -> Self:
         one_representation(self.types, self.on_lossy)
+        if self.exclude and self.model_fields_set != {"exclude"}:
+            raise ValueError("exclude leaves the table out, so nothing else can be chosen for it")
         return self
 
     @field_validator("columns", "operations", "mode")

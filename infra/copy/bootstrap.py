@@ -45,11 +45,12 @@ from slotlake.infra.reports import InitReport, TableCopy
 from slotlake.infra.selection.aside import SettingAside, is_of_one_table, require_columns
 from slotlake.infra.selection.file_tables import FileFinding, binary_findings, file_findings, note_names
 from slotlake.infra.selection.layouts import require_layouts
+from slotlake.infra.selection.named import named_at_source
 from slotlake.infra.selection.readers import require_readers
 from slotlake.infra.selection.roots import require_roots
 from slotlake.infra.selection.tables import require_published
 from slotlake.infra.source.own_slot import require_own_slot_name
-from slotlake.spark.names import lake_table, parse_postgres_name, require_metastore_name
+from slotlake.spark.names import lake_table, require_metastore_name
 
 if TYPE_CHECKING:
     from slotlake.decoder.server.source import SourceSettings
@@ -261,9 +262,9 @@ def make_publications(
     Raises:
         SourceError: the role may not read or publish a table, or a table does not exist.
     """
-    tables = [parse_postgres_name(name) for name in file.tables]
     with source_errors(source.dsn, "making the publication"):
         missing = missing_publications(connection, source.publications)
+        tables = named_at_source(file, connection) if missing else []
         if missing:  # what cannot be copied is reported before anything is made
             named = [sql.Identifier(*table).as_string(None) for table in tables]
             rows = connection.execute("SELECT to_regclass(n)::oid FROM unnest(%s::text[]) n", (named,))

@@ -32,17 +32,16 @@ from slotlake.infra.reports import Report
 from slotlake.infra.selection import known_tables
 from slotlake.infra.selection.file_tables import (
     line_in_file,
-    named_in,
     names_in_lake,
-    nearest,
     note_names,
     target_publication,
 )
+from slotlake.infra.selection.named import expanded, matching, naming, nearest
 from slotlake.infra.sync.batch_steps import BatchSteps
 from slotlake.infra.sync.catch_up import Sync
 from slotlake.infra.sync.joining_tables import JoiningTables
 from slotlake.infra.sync.reading_again import WholeTablesAgain
-from slotlake.spark.names import parse_postgres_name, postgres_name
+from slotlake.spark.names import postgres_name
 
 if TYPE_CHECKING:
     from slotlake.infra.opened.open_pipeline import OpenPipeline
@@ -98,7 +97,8 @@ class Adding:
             PipelineFileError: the source has no such table, or cannot publish it; nothing was changed.
             SourceError: this role may not read it, or change the publication; the error has the statements.
         """
-        names = [parsed(table) for table in tables]
+        with source_session(self._source.dsn, "looking for the tables") as connection:
+            names = expanded(tables, lambda pattern: matching(self._file, [pattern], connection))
         with self._pipeline.exclusively(WAIT_SECONDS, step="add"):
             self._pipeline.position()  # raises a clear error if there is no lake
             finish_removal(self._file.state_dir, self._lake)
@@ -197,24 +197,9 @@ class Adding:
             elif name in listed and name not in point.all_mirrors.by_source_name:
                 state, detail = "copying", joining.get(table, "")
             added.append(TableAdded(table, published_by.get(name), state, detail))
-        to_write = [line_in_file(name) for name in names if name not in named_in(self._file)]
+        is_named = naming(self._file)
+        to_write = [line_in_file(name) for name in names if not is_named(name)]
         return AddReport(self._pipeline.name, format_lsn(point.position), added, to_write)
-
-
-def parsed(table: str) -> Name:
-    """Read a table's name.
-
-    Raises:
-        PipelineFileError: it is none.
-    """
-    try:
-        return parse_postgres_name(table)
-    except KeyError:
-        raise PipelineFileError(
-            f"{table!r} is not a table name",
-            where="--table",
-            way_out='name it as PostgreSQL writes it: public.orders, "Odd Schema"."Odd Name"',
-        ) from None
 
 
 def unknown_table(connection: psycopg.Connection[object], name: Name) -> PipelineFileError:

@@ -47,12 +47,10 @@ class PipelineTables(OpenPipeline):
             PipelineFileError: there is no such table, or its publication has all tables.
             SourceError: the role may not; the error has the statements for somebody who may.
         """
-        from slotlake.infra.maintain.adding import parsed
         from slotlake.infra.maintain.removing import Removing
 
-        names = [parsed(table) for table in ((tables,) if isinstance(tables, str) else tables)]
         with self.exclusively(60.0, step="remove"):
-            return Removing(self).remove(names, drop=drop)
+            return Removing(self).remove((tables,) if isinstance(tables, str) else tables, drop=drop)
 
     def resume(self, table: str, *, progress: Progressing = silent) -> ResumeReport:
         """Copy a table again that was set aside, and follow it from there on (docs/operations.md).

@@ -26,7 +26,8 @@ from slotlake.decoder.server.position import source_position
 from slotlake.decoder.server.source import source_session
 from slotlake.infra.reports import Report
 from slotlake.infra.selection import known_tables
-from slotlake.infra.selection.file_tables import forget_name, line_in_file, named_in
+from slotlake.infra.selection.file_tables import forget_name, line_in_file
+from slotlake.infra.selection.named import expanded, named_exactly, naming, nearest
 from slotlake.infra.state.notes import REMOVED, REMOVING
 from slotlake.infra.sync import joining_tables
 from slotlake.spark.names import postgres_name
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RemoveReport(Report):
-    """What was done, a line each, and the lines to take out of the pipeline file.
+    """What was done, a line each, and the lines to take out of the pipeline file, and to write into it.
 
     Attributes:
         remaining: tables that the lake still has, with their content as it was; as PostgreSQL writes them.
@@ -54,6 +55,7 @@ class RemoveReport(Report):
     remaining: list[str] = field(default_factory=list)
     still_published: list[str] = field(default_factory=list)
     to_take_out: list[str] = field(default_factory=list)
+    to_write: list[str] = field(default_factory=list)
 
 
 class Removing:
@@ -63,11 +65,11 @@ class Removing:
         self._pipeline = pipeline
         self._file, self._lake, self._source = pipeline.file, pipeline.lake, pipeline.source
 
-    def remove(self, names: Collection[Name], *, drop: bool) -> RemoveReport:
+    def remove(self, tables: Collection[str], *, drop: bool) -> RemoveReport:
         """Take tables out of the publications; with ``drop`` out of the lake too. The caller has the lock.
 
         Args:
-            names: schema and name of the tables.
+            tables: names as PostgreSQL writes them; a pattern names what the lake has and it matches.
             drop: remove the lake's tables and their derived tables, with their files.
 
         Raises:
@@ -80,6 +82,7 @@ class Removing:
         done = finish_removal(self._file.state_dir, self._lake)
         point = ReadPoint.latest(self._lake)
         in_lake = {*point.all_mirrors.by_source_name, *point.aside}
+        names = expanded(tables, lambda pattern: set(filter(pattern.matches, in_lake)))
         unpublished, still_published, left = self._unpublish(names, in_lake, drop=drop)
         done += unpublished
         reach("remove.unpublished")
@@ -98,8 +101,12 @@ class Removing:
             done,
             [] if drop else [postgres_name(*name) for name in concerned],
             still_published,
-            [line_in_file(name) for name in names if name in named_in(self._file)],
+            [line_in_file(name) for name in names if name in named_exactly(self._file)],
+            [line_in_file(name, exclude=True) for name in names if self._is_matched(name)],
         )
+
+    def _is_matched(self, name: Name) -> bool:
+        return name not in named_exactly(self._file) and naming(self._file)(name)
 
     def _unpublish(
         self, names: Collection[Name], in_lake: Collection[Name], *, drop: bool
@@ -114,7 +121,7 @@ class Removing:
         with source_session(source.dsn, "removing tables from the publications") as connection:
             at_source = memberships(connection, source.publications, names)
             for name in names:
-                if name not in at_source and name not in in_lake and name not in named_in(self._file):
+                if name not in at_source and name not in in_lake and not naming(self._file)(name):
                     raise _unknown(name, in_lake)
             still_published = [
                 _require_leaving(self._file, n, e, drop=drop) for n, e in at_source.items() if e.covered_by
@@ -155,8 +162,6 @@ class Removing:
 
 
 def _unknown(name: Name, in_lake: Collection[Name]) -> PipelineFileError:
-    from slotlake.infra.selection.file_tables import nearest
-
     meant = nearest(name, in_lake)
     return PipelineFileError(
         f"neither source nor lake has a table {postgres_name(*name)}",

@@ -29,6 +29,8 @@ from slotlake.infra.copy.described import Described
 from slotlake.infra.copy.tables import TableCopies, published_tables, source_clock
 from slotlake.infra.recover.compare import NEW, ROWS, WHOLE, Comparison, TableRepair, compare
 from slotlake.infra.selection.aside import SettingAside
+from slotlake.infra.selection.file_tables import newly_named
+from slotlake.infra.selection.named import named_exactly
 from slotlake.infra.source.fingerprints import CatalogFingerprint
 from slotlake.infra.source.history import follow_history
 from slotlake.infra.state.notes import DROPPED, MADE, REMOVED
@@ -184,12 +186,13 @@ class Renewal:
 
         If the file names none, return none: the publication may have had all tables, or columns of its own.
         """
-        named = [parse_postgres_name(name) for name in self._file.tables]
-        if not named:
+        if not self._file.tables:
             return []
-        at_source = memberships(
-            connection, self._source.publications, {*named, *_followed(self._file, self._lake)}
-        )
+        in_lake = _followed(self._file, self._lake)
+        # What a pattern matches and the lake has got before is published if it has not left.
+        newly, exact = newly_named(self._file, connection), named_exactly(self._file)
+        named = [*exact, *sorted(newly - exact)]
+        at_source = memberships(connection, self._source.publications, {*named, *in_lake})
         followed = {
             name: each.relation_id
             for name, each in at_source.items()

@@ -32,8 +32,9 @@ from slotlake.decoder.errors import (
     SourceError,
 )
 from slotlake.decoder.failpoints import reach
+from slotlake.infra.config.table_names import by_name
 from slotlake.infra.state.notes import STOPPED, StateFile
-from slotlake.spark.names import parse_postgres_name, postgres_name
+from slotlake.spark.names import postgres_name
 from slotlake.spark.publish.lives import Event
 
 if TYPE_CHECKING:
@@ -214,7 +215,7 @@ def leave_out(file: PipelineFile, errors: Errors, table: SourceTable, error: Slo
 
 def stops_all(file: PipelineFile, table: Name) -> bool:
     """Return whether the pipeline file wants this table's errors to stop all."""
-    own = {parse_postgres_name(name): section.on_trouble for name, section in file.tables.items()}
+    own = by_name({name: section.on_trouble for name, section in file.tables.items()})
     return (own.get(table) or file.on_trouble) == "stop"
 
 

@@ -10,10 +10,9 @@ Invariant: comparing changes nothing.  `infra.sync.joining_tables` publishes wha
 
 from __future__ import annotations
 
-import difflib
 import shlex
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -27,9 +26,11 @@ from slotlake.decoder.catalog.membership import (
 from slotlake.decoder.catalog.publication_tables import published_names
 from slotlake.decoder.catalog.source_types import TEXT_OR_UNPUBLISHED, withheld_columns
 from slotlake.decoder.types.catalog import load_types
+from slotlake.infra.config.table_names import Pattern, patterns_in
 from slotlake.infra.reports import Alarm
+from slotlake.infra.selection.named import matched_at_source, named_exactly, naming, nearest, unmatched
 from slotlake.infra.state.notes import MADE, NAMED, StateFile
-from slotlake.spark.names import parse_postgres_name, postgres_name
+from slotlake.spark.names import parse_postgres_name, postgres_name, postgres_parts
 
 if TYPE_CHECKING:
     import psycopg
@@ -65,11 +66,6 @@ class FileFinding:
         return f"{self.what}: {self.way_out}"
 
 
-def named_in(file: PipelineFile) -> frozenset[Name]:
-    """Return schema and name of the tables that the pipeline file names."""
-    return frozenset(parse_postgres_name(name) for name in file.tables)
-
-
 def names_in_lake(lake: LakeSettings) -> set[Name]:
     """Return the tables that the lake has, and those that are set aside."""
     from slotlake.spark.read.point import ReadPoint
@@ -84,9 +80,13 @@ def noted_names(file: PipelineFile) -> frozenset[Name] | None:
     return None if note is None else frozenset(parse_postgres_name(str(name)) for name in note)
 
 
-def newly_named(file: PipelineFile) -> frozenset[Name]:
-    """Return the tables that the file names, and of which it was never noted that the lake got them."""
-    return named_in(file) - (noted_names(file) or frozenset())
+def newly_named(file: PipelineFile, connection: psycopg.Connection[Any]) -> frozenset[Name]:
+    """Return the tables that the file names, and of which it was never noted that the lake got them.
+
+    With `new_tables: ignore` a pattern names what the lake got by it, and no table that comes later.
+    """
+    matched = frozenset[Name]() if file.new_tables == "ignore" else matched_at_source(file, connection)
+    return (named_exactly(file) | matched) - (noted_names(file) or frozenset())
 
 
 def note_names(
@@ -99,8 +99,9 @@ def note_names(
         published: the tables that are published; what the file names no longer is remembered as long as it
             is among them. None: not known, so all of it is.
     """
-    named, noted = named_in(file), noted_names(file)
+    noted, is_named = noted_names(file), naming(file)
     before = noted or frozenset()
+    named = {name for name in {*before, *in_lake} if is_named(name)}
     followed = before.intersection(in_lake, before if published is None else published)
     remembered = followed | (before & named)
     names = remembered | (named & set(in_lake))
@@ -111,7 +112,7 @@ def note_names(
 def forget_name(file: PipelineFile, name: Name) -> None:
     """Forget that the file named a table, unless it still does: then it would count as newly named."""
     noted = noted_names(file) or frozenset()
-    names = noted | {name} if name in named_in(file) else noted - {name}
+    names = noted | {name} if naming(file)(name) else noted - {name}
     _note(file).write(sorted(postgres_name(*each) for each in names))
 
 
@@ -157,17 +158,25 @@ def file_findings(
     publications = pipeline.source.publications
     if published is None:
         published = published_names(connection, publications)
-    named, noted = named_in(pipeline.file), noted_names(pipeline.file) or frozenset()
-    unpublished = named.difference(published)
+    exact, noted = named_exactly(pipeline.file), noted_names(pipeline.file) or frozenset()
+    matched = matched_at_source(pipeline.file, connection)
+    if pipeline.file.new_tables == "ignore" and in_lake is not None:
+        matched &= noted
+    unpublished = (exact | matched).difference(published)
     at_source = memberships(connection, publications, unpublished)
     others = names_of_tables(connection) if unpublished - at_source.keys() else []
     target = target_publication(pipeline.file.state_dir, pipeline.source, connection) if unpublished else None
     look = _Look(pipeline, in_lake, noted, target, others)
     findings = [look.judged(name, at_source.get(name)) for name in sorted(unpublished)]
-    unnamed = (noted - named).intersection(published, in_lake or ())
-    findings += [look.unnamed(name) for name in sorted(unnamed)]
+    is_named = naming(pipeline.file)
+    unnamed = noted.intersection(published, in_lake or ())
+    findings += [look.unnamed(name) for name in sorted(unnamed) if not is_named(name)]
+    findings += [
+        finding if in_lake is None else replace(finding, lacking=False, wrong=False)
+        for finding in (FileFinding(*each, True, True) for each in unmatched(pipeline.file, connection))
+    ]
     if pipeline.file.new_tables == "ignore":
-        known = (named & noted).intersection(published)
+        known = (exact & noted).intersection(published)
         findings += [look.left_out(name) for name in sorted(known) if look.lacks(name)]
     return [finding for finding in findings if finding is not None]
 
@@ -212,24 +221,35 @@ class _Look:
 
     def _left(self, name: Name, at_source: Membership | None) -> FileFinding:
         table = postgres_name(*name)
-        stays = "the lake's table stays as it was"
+        stays, named = "the lake's table stays as it was", self._named(name)
         remove = command(self.pipeline.file, "remove", name)
         if at_source is None:
-            what = f"the pipeline file names {table}, and the source has no such table any more; {stays}"
+            what = f"{named}, and the source has no such table any more; {stays}"
             way_out = f"take it out of `tables`; {remove} --drop drops the lake's table"
             return FileFinding(table, what, way_out)
-        what = f"the pipeline file names {table}, which is not published any more; {stays}"
-        add = command(self.pipeline.file, "add", name)
-        return FileFinding(
-            table, what, f"{add} publishes and copies it again; or take it out of `tables` ({remove})"
-        )
+        what = f"{named}, which is not published any more; {stays}"
+        add, out = command(self.pipeline.file, "add", name), self._taking_out(name)
+        return FileFinding(table, what, f"{add} publishes and copies it again; or {out} ({remove})")
+
+    def _named(self, name: Name) -> str:
+        """Say how the file names a table: by its name, or by a pattern."""
+        if name in named_exactly(self.pipeline.file):
+            return f"the pipeline file names {postgres_name(*name)}"
+        pattern = next(each for each in patterns_in(self.pipeline.file.tables) if each.matches(name))
+        return f"the pipeline file's {pattern.text} names {postgres_name(*name)}"
+
+    def _taking_out(self, name: Name) -> str:
+        """Say how the file stops naming a table."""
+        if name in named_exactly(self.pipeline.file):
+            return "take it out of `tables`"
+        return f"write under `tables`: {line_in_file(name, exclude=True).strip()}"
 
     def _unpublished(self, name: Name, at_source: Membership) -> FileFinding:
         table = postgres_name(*name)
-        what = f"the pipeline file names {table}, which no publication of the pipeline has"
+        what = f"{self._named(name)}, which no publication of the pipeline has"
         add = command(self.pipeline.file, "add", name)
         if name in self.noted:
-            return FileFinding(table, what, f"{add}, or take it out of `tables`", True)
+            return FileFinding(table, what, f"{add}, or {self._taking_out(name)}", True)
         if self.target is None:
             way_out = "make a publication for it, and name that in source.publications too"
             return FileFinding(table, what, way_out, True)
@@ -273,20 +293,6 @@ def adds_by_itself(
     return is_own and at_source.is_owned and publication in own_publications(state_dir, source)
 
 
-def nearest(name: Name, others: Collection[Name]) -> str:
-    """Return the table that a wrong name may mean, as PostgreSQL writes it; "" if there is none like it."""
-    by_text = {postgres_name(*other): other for other in others}
-    folded = {text.replace('"', "").lower(): text for text in by_text}
-    wanted = postgres_name(*name).replace('"', "").lower()
-    same_table = [text for text, other in by_text.items() if other[1].lower() == name[1].lower()]
-    if wanted in folded:
-        return folded[wanted]
-    if same_table:
-        return same_table[0]
-    matches = difflib.get_close_matches(wanted, folded, 1, 0.75)
-    return folded[matches[0]] if matches else ""
-
-
 def command(file: PipelineFile, action: str, name: Name) -> str:
     """Return the command that adds or removes a table, as a shell takes it.
 
@@ -302,8 +308,18 @@ def finding_alarms(findings: Sequence[FileFinding]) -> list[Alarm]:
     return [Alarm("table not followed", each.what, each.way_out) for each in findings if each.lacking]
 
 
-def line_in_file(name: Name) -> str:
-    """Return the line that names a table under `tables` in a pipeline file."""
-    text = postgres_name(*name)
-    key = "'" + text.replace("'", "''") + "'" if '"' in text else text
-    return f"  {key}: {{}}"
+def line_in_file(name: Name, *, exclude: bool = False) -> str:
+    """Return the line that names a table, or excludes it, under `tables` in a pipeline file."""
+    return _line(postgres_name(*name), "exclude: true" if exclude else "")
+
+
+def pattern_line(pattern: Pattern) -> str:
+    """Return the line of a pattern under `tables` in a pipeline file."""
+    schema, table = postgres_parts(pattern.text)
+    return _line(f"{schema}.{table}", "")
+
+
+def _line(text: str, said: str) -> str:
+    # A star at the beginning would be an alias in YAML.
+    key = "'" + text.replace("'", "''") + "'" if '"' in text or text.startswith("*") else text
+    return f"  {key}: {{{said}}}"

@@ -18,7 +18,9 @@ from psycopg import sql
 from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.errors import PipelineFileError
 from slotlake.infra.config.sections import TableSection
-from slotlake.spark.names import parse_postgres_name, postgres_name
+from slotlake.infra.config.table_names import by_name
+from slotlake.infra.selection.named import matched_at_source, named_exactly
+from slotlake.spark.names import postgres_name
 
 if TYPE_CHECKING:
     from slotlake.infra.config.pipeline_file import PipelineFile
@@ -58,8 +60,10 @@ def require_roots(
         PipelineFileError: partitions are published instead; or the file names a partition of a table that is
             published through its root.
     """
-    sections = {parse_postgres_name(name): section for name, section in file.tables.items()}
-    named = sections.keys() - {(table.schema, table.table) for table in tables}
+    exact, sections = named_exactly(file), by_name(file.tables)
+    # Under `leaves` a pattern chooses for the partitions that it matches, too.
+    matched = matched_at_source(file, connection) if file.source.partitions == "root" else frozenset()
+    named = (exact | matched) - {(table.schema, table.table) for table in tables}
     if not named:
         return
     parameters = {

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.errors import PipelineFileError
-from slotlake.spark.names import lake_columns, parse_postgres_name
+from slotlake.infra.config.table_names import by_name
+from slotlake.spark.names import lake_columns
 from slotlake.spark.tables.soft_deletes import require_unused_names
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def chooses_soft_deletes(file: PipelineFile) -> bool:
 
 def marking(file: PipelineFile, tables: Iterable[Name]) -> dict[Name, bool]:
     """Return for each table, by schema and name, whether the file wants its deleted rows to stay."""
-    own = {parse_postgres_name(name): section.on_delete for name, section in file.tables.items()}
+    own = by_name({name: section.on_delete for name, section in file.tables.items()})
     return {name: (own.get(name) or file.on_delete) == "mark" for name in tables}
 
 

@@ -23,9 +23,10 @@ from slotlake.decoder.catalog.publications import (
 from slotlake.decoder.catalog.row_filters import FilterColumn, analysed, filter_columns, partition_identities
 from slotlake.decoder.errors import PipelineFileError
 from slotlake.decoder.server.source import source_session
+from slotlake.infra.config.table_names import by_name, exact_names
 from slotlake.infra.selection.soft_deletes import chooses_soft_deletes, marking, require_soft_deletable
 from slotlake.infra.selection.types import chooses_types, choosing_types, representations_of, types_of
-from slotlake.spark.names import parse_postgres_name, postgres_name
+from slotlake.spark.names import postgres_name
 from slotlake.spark.row_filter.plan import plan
 from slotlake.spark.row_filter.selection import Selection
 from slotlake.spark.tables.schema import TableSchema
@@ -154,7 +155,8 @@ def require_published(file: PipelineFile, tables: Iterable[SourceTable]) -> None
     Raises:
         PipelineFileError: one is not.
     """
-    named = _choosing_sections(file).keys() | choosing_types(file)
+    chosen = _choosing_sections(file)
+    named = {name for name in exact_names(file.tables) if name in chosen} | choosing_types(file)
     missing = named - {(table.schema, table.table) for table in tables}
     for schema, table in sorted(missing):
         raise PipelineFileError(
@@ -266,13 +268,14 @@ def comparable(tables: Sequence[SourceTable]) -> list[SourceTable]:
     ]
 
 
-def _choosing_sections(file: PipelineFile) -> dict[tuple[str, str], TableSection]:
+def _choosing_sections(file: PipelineFile) -> Mapping[tuple[str, str], TableSection]:
     """Sections of the file that choose something, by schema and table."""
-    return {
-        parse_postgres_name(name): section
-        for name, section in file.tables.items()
-        if _selection_in_file(section) != Selection()
-    }
+    return by_name(
+        {
+            name: section if _selection_in_file(section) != Selection() else None
+            for name, section in file.tables.items()
+        }
+    )
 
 
 def _selection_in_file(section: TableSection | None) -> Selection:

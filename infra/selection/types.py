@@ -19,7 +19,8 @@ from slotlake.decoder.types import oids
 from slotlake.decoder.types.catalog import Kind, TypeCatalog, load_types
 from slotlake.decoder.types.names import written
 from slotlake.decoder.types.representations import representation_of
-from slotlake.spark.names import parse_postgres_name, postgres_name
+from slotlake.infra.config.table_names import by_name, exact_names
+from slotlake.spark.names import postgres_name
 from slotlake.spark.tables.type_rules import DECIMAL, Fields, TypeRules, Word, is_numeric_text
 
 if TYPE_CHECKING:
@@ -49,25 +50,22 @@ def chooses_types(file: PipelineFile) -> bool:
 
 def choosing_types(file: PipelineFile) -> set[Name]:
     """The tables whose sections choose types."""
-    return {
-        parse_postgres_name(name)
-        for name, section in file.tables.items()
-        if section.types or section.on_lossy
-    }
+    names = exact_names(file.tables).items()
+    return {name for name, text in names if file.tables[text].types or file.tables[text].on_lossy}
 
 
 def types_of(file: PipelineFile, tables: Iterable[Name]) -> dict[Name, str]:
     """The rules of tables, as `TableSchema.types` has them."""
-    usual, own = _usual(file).to_json(), {name: rules.to_json() for name, rules in _rules(file).items()}
-    return {name: own.get(name, usual) for name in tables}
+    usual, own = _usual(file), _rules(file)
+    return {name: own.get(name, usual).to_json() for name in tables}
 
 
 def on_lossy(file: PipelineFile) -> Lossy:
     """The choice for values that do not fit."""
     from slotlake.spark.apply.lossy import Lossy
 
-    tables = {parse_postgres_name(name): _lossy(section) for name, section in file.tables.items()}
-    return Lossy(file.on_lossy, {name: chosen for name, chosen in tables.items() if chosen})
+    tables = by_name({name: _lossy(section) or None for name, section in file.tables.items()})
+    return Lossy(file.on_lossy, tables)
 
 
 def representations_of(
@@ -118,7 +116,7 @@ def texts_of_numerics(file: PipelineFile, tables: Iterable[SourceTable]) -> list
     """
     if "numerics" in file.types.model_fields_set:
         return []
-    own = {parse_postgres_name(name): section.types for name, section in file.tables.items()}
+    own = by_name({name: section.types for name, section in file.tables.items()})
     texts = []
     for table in tables:
         chosen = own.get((table.schema, table.table), {})
@@ -164,14 +162,15 @@ def _usual(file: PipelineFile) -> TypeRules:
     return TypeRules(types.arrays, types.ranges, types.composites, inexact, numerics=types.numerics)
 
 
-def _rules(file: PipelineFile) -> dict[Name, TypeRules]:
+def _rules(file: PipelineFile) -> Mapping[Name, TypeRules]:
     """The rules of tables of which the file says something."""
     usual = _usual(file)
-    return {
-        parse_postgres_name(name): _rules_of(file, section, usual)
-        for name, section in file.tables.items()
-        if section.types or section.on_lossy
-    }
+    return by_name(
+        {
+            name: _rules_of(file, section, usual) if section.types or section.on_lossy else None
+            for name, section in file.tables.items()
+        }
+    )
 
 
 def _rules_of(file: PipelineFile, section: TableSection, usual: TypeRules) -> TypeRules:

@@ -12,8 +12,9 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
+from slotlake.decoder.catalog.publication_tables import PUBLISHABLE
 from slotlake.infra.config.pipeline_file import PipelineFile
-from slotlake.spark.names import parse_postgres_name
+from slotlake.infra.config.table_names import exact_names, patterns_in
 
 _NO_USER = "slotlake"
 
@@ -21,7 +22,6 @@ _NO_USER = "slotlake"
 def grants(file: PipelineFile) -> str:
     """The role's attributes and rights, and the publications that are missing, as SQL."""
     role, database = _role_and_database(file)
-    tables = [parse_postgres_name(name) for name in file.tables]
     parts = [
         f"-- For pipeline {file.name}: run as a superuser in the database {database or 'of source.dsn'}.",
         _ROLE.format(role=_name(role), literal=_literal(role)),
@@ -30,7 +30,7 @@ def grants(file: PipelineFile) -> str:
     if database:
         parts.append(f"GRANT CONNECT ON DATABASE {_name(database)} TO {_name(role)};")
     source = file.source
-    parts += [_publication(name, tables, source.partitions) for name in source.publications if tables]
+    parts += [_publication(name, file) for name in source.publications if file.tables]
     parts.append(_READ.format(role=_literal(role), names=_literals(file.source.publications)))
     parts.append(
         "-- Not needed, but status and the monitor then name who holds the slot back, whoever it is:\n"
@@ -58,6 +58,21 @@ BEGIN
     END IF;
 END
 $slotlake$;"""
+# What patterns match is known where this runs. A CASE takes the first that is true, as the file does.
+_PUBLICATION_OF_PATTERNS = """DO $slotlake$
+DECLARE
+    listed text := {listed};
+BEGIN
+    SELECT concat_ws(', ', listed, string_agg(format('%I.%I', n.nspname, c.relname), ', ')) INTO listed
+    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE {publishable}{whole} AND CASE
+{cases}
+        ELSE false END;
+    IF NOT EXISTS (SELECT FROM pg_publication WHERE pubname = {literal}) THEN
+        EXECUTE format('CREATE PUBLICATION %I FOR TABLE ', {literal}) || listed || '{how}';
+    END IF;
+END
+$slotlake$;"""
 # What is published, and nothing else: pg_publication_tables knows schemas and partitions too.
 _READ = """DO $slotlake$
 DECLARE
@@ -73,10 +88,35 @@ END
 $slotlake$;"""
 
 
-def _publication(name: str, tables: Sequence[tuple[str, str]], partitions: str) -> str:
-    listed = ", ".join(sql.Identifier(*table).as_string(None) for table in tables)
-    how = " WITH (publish_via_partition_root = true)" if partitions == "root" else ""
-    return _PUBLICATION.format(literal=_literal(name), name=_name(name), tables=listed, how=how)
+def _publication(name: str, file: PipelineFile) -> str:
+    exact = {table: not file.tables[text].exclude for table, text in exact_names(file.tables).items()}
+    listed = ", ".join(sql.Identifier(*table).as_string(None) for table, named in exact.items() if named)
+    through_root = file.source.partitions == "root"
+    how = " WITH (publish_via_partition_root = true)" if through_root else ""
+    patterns = patterns_in(file.tables)
+    if not patterns:
+        return _PUBLICATION.format(literal=_literal(name), name=_name(name), tables=listed, how=how)
+    cases = [
+        f"        WHEN n.nspname = {_literal(schema)} AND c.relname = {_literal(table)} THEN false"
+        for schema, table in exact
+    ]
+    cases += [
+        f"        WHEN n.nspname ~ {_whole(each.schema)} AND c.relname ~ {_whole(each.table)} "
+        f"THEN {'false' if file.tables[each.text].exclude else 'true'}"
+        for each in patterns
+    ]
+    return _PUBLICATION_OF_PATTERNS.format(
+        listed=_literal(listed) if listed else "NULL",
+        publishable=PUBLISHABLE,
+        whole=" AND NOT c.relispartition" if through_root else "",
+        cases="\n".join(cases),
+        literal=_literal(name),
+        how=how,
+    )
+
+
+def _whole(expression: str) -> str:
+    return _literal(f"^(?:{expression})$")
 
 
 def _role_and_database(file: PipelineFile) -> tuple[str, str | None]:

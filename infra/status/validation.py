@@ -25,6 +25,7 @@ from slotlake.decoder.stream.options import negotiate
 from slotlake.infra.config.identity import require_same_lake
 from slotlake.infra.config.pipeline_file import PipelineFile
 from slotlake.infra.config.private_files import privately
+from slotlake.infra.config.table_names import patterns_in
 from slotlake.infra.config.unencrypted import unencrypted_connections
 from slotlake.infra.copy.bootstrap import make_publications, without_troubled
 from slotlake.infra.copy.tables import published_over
@@ -138,9 +139,8 @@ def _file(checks: _Checks, path: str | os.PathLike[str], remote: str | None) -> 
     file = checks.opened.file
     for warning in unencrypted_connections(file):
         checks.add("file", "warning", *_halves(warning))
-    tables = (
-        f"the file names {len(file.tables)} tables" if file.tables else "the publications name the tables"
-    )
+    count = f"{len(file.tables)} tables{' and patterns' if patterns_in(file.tables) else ''}"
+    tables = f"the file names {count}" if file.tables else "the publications name the tables"
     return f"pipeline {file.name}: all keys and values are correct; {tables}"
 
 

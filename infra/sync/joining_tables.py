@@ -154,7 +154,7 @@ class JoiningTables(OverSyncs):
         with source_session(source.dsn, "reading the publications") as connection:
             check_publications(connection, source.publications)
             named = (
-                newly_named(self._pipeline.file).difference(mirrors, aside)
+                newly_named(self._pipeline.file, connection).difference(mirrors, aside)
                 if has_names
                 else frozenset[Name]()
             )

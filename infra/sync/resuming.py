@@ -34,6 +34,7 @@ from slotlake.decoder.errors import (
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.source import redact, source_session
 from slotlake.infra.config.of_tables import on_conflict
+from slotlake.infra.config.table_names import by_name
 from slotlake.infra.copy.tables import published_tables
 from slotlake.infra.reports import ResumeReport
 from slotlake.infra.selection.aside import require_columns, tables_aside
@@ -360,8 +361,8 @@ def _note_failed(
 
 def _section_text(file: PipelineFile, name: Name) -> str:
     """What the pipeline file says of a table. Leaving out a column may let the table be followed again."""
-    own = file.tables.items()
-    return "".join(section.model_dump_json() for key, section in own if parse_postgres_name(key) == name)
+    section = by_name(file.tables).get(name)
+    return "" if section is None else section.model_dump_json()
 
 
 def _members_at_copy(lake: LakeSettings, entry: Aside) -> tuple[int, Collection[str]] | None:

@@ -92,6 +92,8 @@ def remove_text(report: RemoveReport, console: Console) -> None:
         console.print(f"{escape(table)}: still published; the lake passes over its changes")
     heading = "take out of `tables` in the pipeline file, which was not changed:"
     _lines_for_file(heading, report.to_take_out, console)
+    heading = "a pattern names it; write under `tables` in the pipeline file, which was not changed:"
+    _lines_for_file(heading, report.to_write, console)
 
 
 def _lines_for_file(heading: str, lines: Sequence[str], console: Console) -> None:

@@ -29,7 +29,6 @@ class Written:
     """
 
     path: Path
-    tables: int
     report: ValidationReport
     place: str
     variable: str
@@ -54,8 +53,7 @@ def written_text(written: Written, console: Console) -> None:
     """Print what was written, and the commands that come next, each on its own line."""
     results = [check.result for check in written.report.checks]
     problems = f"{results.count('error')} errors, {results.count('warning')} warnings"
-    tables = f"{written.tables:,} table{'' if written.tables == 1 else 's'}"
-    console.print(f"\n{written.path} is written, with {tables}: {problems}.", markup=False)
+    console.print(f"\n{written.path} is written: {problems}.", markup=False)
     console.print("What comes next:")
     for line in _commands(written, has_errors="error" in results):
         console.print(f"  {line}", markup=False)

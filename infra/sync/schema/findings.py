@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from slotlake.decoder.catalog.publications import SourceTable
+from slotlake.infra.config.table_names import by_source_name
 from slotlake.infra.source.fingerprints import CatalogFingerprint
 from slotlake.infra.sync.schema.rules import Types, Verdict
 
@@ -71,9 +72,7 @@ def drops_columns(file: PipelineFile, table: str) -> bool:
         file: the pipeline file (`on_drop`).
         table: as PostgreSQL writes it.
     """
-    from slotlake.spark.names import parse_postgres_name, postgres_name
-
-    own = {postgres_name(*parse_postgres_name(n)): s.on_drop for n, s in file.tables.items()}
+    own = by_source_name({name: section.on_drop for name, section in file.tables.items()})
     return (own.get(table) or file.on_drop) == "drop"
 
 
