@@ -141,7 +141,7 @@ class New:
         without_lake = NewFile(named, f"env:{variable}" if variable else server.given)
         new_file = ask(lake, _LAKE, "lake", lambda text: _with_lake(without_lake, text, path))
         draft = new_file.draft(path.absolute())
-        first = validate_source(draft).checks
+        first = validate_source(draft)
         check_lines(first, self._console)
         offered = tables_at_source(draft)
         _require_some(offered, server)

@@ -36,7 +36,7 @@ from slotlake.infra.config.sections import (
     one_or_several,
 )
 from slotlake.infra.config.spark import SparkSection
-from slotlake.infra.config.strict_yaml import parsed
+from slotlake.infra.config.strict_yaml import in_yamls_words, parsed
 from slotlake.infra.config.table_names import require_names
 from slotlake.infra.config.types import Lossy, TypesSection, no_variant
 from slotlake.infra.config.verify import VerifySection
@@ -362,16 +362,8 @@ def _problem(entry: Any, data: dict[str, Any]) -> str:
         return f"{where}: unknown key{_suggestion(entry['loc'])}"
     if entry["type"] == "missing":
         return f"{where}: missing"
-    message = _in_yamls_words(entry["msg"].removeprefix("Value error, "))
+    message = in_yamls_words(entry["msg"].removeprefix("Value error, "))
     return f"{where}: {message[0].lower()}{message[1:]}"
-
-
-def _in_yamls_words(message: str) -> str:
-    """Pydantic names what Python has; the reader of the file writes YAML."""
-    message = re.sub(r"valid dictionary( or instance of \w+)?", "mapping", message)
-    return (
-        message.replace("valid tuple", "list").replace("valid list", "list").replace("valid string", "text")
-    )
 
 
 def _suggestion(location: tuple[Any, ...]) -> str:

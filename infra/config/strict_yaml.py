@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable
 from contextlib import suppress
 from typing import Any
@@ -61,3 +62,11 @@ def _parsed(text: str) -> Any:
         with suppress(yaml.YAMLError):
             return yaml.load(text, Loader=QuickLoader)  # noqa: S506 (a SafeLoader)
     return yaml.load(text, Loader=_Loader)  # noqa: S506 (a SafeLoader)
+
+
+def in_yamls_words(message: str) -> str:
+    """Pydantic names what Python has; the reader of the file writes YAML."""
+    message = re.sub(r"valid dictionary( or instance of \w+)?", "mapping", message)
+    return (
+        message.replace("valid tuple", "list").replace("valid list", "list").replace("valid string", "text")
+    )

@@ -95,7 +95,7 @@ def test_from_an_empty_folder_to_the_first_sync(shop: Database, connect: str, tm
         assert ran.returncode == 0, ran.stderr
         said[command] = ran.stdout
     assert list(said) == ["init", "sync", "verify"]
-    assert "public.orders: 1 changes" in said["sync"]
+    assert "public.orders: 1 change" in said["sync"]
     assert "equal" in said["verify"]
     assert (tmp_path / "lake.db").exists()
     assert not list(tmp_path.glob("*.sql"))
