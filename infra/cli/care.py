@@ -9,11 +9,13 @@ import typer
 from slotlake.infra.cli.options import (
     CARE,
     JsonOption,
-    PatternOption,
+    NamedArgument,
+    PatternArgument,
     PipelineArgument,
     TableOption,
     TablesArgument,
     WaitOption,
+    named,
     open_pipeline,
     pipeline_and_tables,
 )
@@ -28,7 +30,8 @@ commands = typer.Typer()
 @commands.command(rich_help_panel=CARE)
 def backfill(
     pipeline: PipelineArgument,
-    table: TableOption,
+    tables: NamedArgument = None,
+    table: TableOption = None,
     where: Annotated[
         str | None,
         typer.Option(help="SQL condition. A row is read again if it matches in the source or in the lake."),
@@ -42,15 +45,17 @@ def backfill(
     as_json: JsonOption = False,
 ) -> None:
     """Read tables, or some of their rows, again from the source at an exact LSN. The syncs continue."""
+    names = named(tables, table)
     with open_pipeline(pipeline) as opened, progress_shown(as_json) as progress:
-        report = opened.backfill(table, where=where, key_range=key_range, dry_run=dry_run, progress=progress)
+        report = opened.backfill(names, where=where, key_range=key_range, dry_run=dry_run, progress=progress)
     show(report, as_json, texts.backfill_text)
 
 
 @commands.command(rich_help_panel=CARE)
 def add(
     pipeline: PipelineArgument,
-    table: PatternOption,
+    tables: PatternArgument = None,
+    table: TableOption = None,
     publication: Annotated[
         str | None,
         typer.Option(
@@ -60,15 +65,17 @@ def add(
     as_json: JsonOption = False,
 ) -> None:
     """Publish tables, where the role may, and copy and follow them. The syncs continue (docs/tables.md)."""
+    names = named(tables, table)
     with open_pipeline(pipeline) as opened, progress_shown(as_json) as progress:
-        report = opened.add(table, publication=publication, progress=progress)
+        report = opened.add(names, publication=publication, progress=progress)
     show(report, as_json, texts.add_text)
 
 
 @commands.command(rich_help_panel=CARE)
 def remove(
     pipeline: PipelineArgument,
-    table: PatternOption,
+    tables: PatternArgument = None,
+    table: TableOption = None,
     drop_table: Annotated[
         bool,
         typer.Option("--drop", help="Also remove the lake's tables, with all that they have of the past."),
@@ -76,8 +83,9 @@ def remove(
     as_json: JsonOption = False,
 ) -> None:
     """Take tables out of the publication. The lake keeps them as they were, except with --drop."""
+    names = named(tables, table)
     with open_pipeline(pipeline) as opened:
-        report = opened.remove(table, drop=drop_table)
+        report = opened.remove(names, drop=drop_table)
     show(report, as_json, texts.remove_text)
 
 

@@ -21,16 +21,15 @@ TablesArgument = Annotated[
         metavar="[TABLE…]", help="Only these tables, in PostgreSQL's form: public.orders. Default: all."
     ),
 ]
-TableOption = Annotated[
-    list[str],
-    typer.Option(help="Table name in PostgreSQL's form: public.orders. You can repeat the option."),
+NamedArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="TABLE…", help="Table names in PostgreSQL's form: public.orders."),
 ]
-PatternOption = Annotated[
-    list[str],
-    typer.Option(
-        "--table", help="Table name in PostgreSQL's form, or a pattern: 'shop.*'. You can repeat the option."
-    ),
+PatternArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="TABLE…", help="Table names in PostgreSQL's form, or patterns: 'shop.*'."),
 ]
+TableOption = Annotated[list[str] | None, typer.Option("--table", help="The same, as an option.")]
 START = "Start here"
 WORK = "Run a pipeline"
 LOOK = "Look, without changes"
@@ -54,6 +53,18 @@ def pipeline_and_tables(arguments: list[str]) -> tuple[Path, list[str]]:
             way_out="slotlake resume PIPELINE.yaml public.orders (`status` lists the tables set aside)",
         )
     return Path(arguments[file_index]), tables
+
+
+def named(tables: list[str] | None, table: list[str] | None) -> list[str]:
+    """Return the tables that arguments and options name.
+
+    Raises:
+        typer.BadParameter: there is none.
+    """
+    names = [*(tables or ()), *(table or ())]
+    if not names:
+        raise typer.BadParameter("name at least one table, as public.orders")
+    return names
 
 
 def scope_of(**choices: bool) -> str:

@@ -78,7 +78,7 @@ def test_from_an_empty_folder_to_the_first_sync(shop: Database, connect: str, tm
         "shop.years: 0 B, key y, replica identity default, partitioned",
         "public.loose: 0 B, no key, replica identity default",
         "it has no key",
-        "shop.yaml is written: 0 errors, 1 warnings",
+        "shop.yaml is written: 0 errors, 1 warning",
     ):
         assert words in done.stdout, done.stdout
     for words in ("shop.y1", "seen", "fast"):

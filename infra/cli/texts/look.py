@@ -15,7 +15,7 @@ from rich.table import Table
 from slotlake.decoder.slots.pressure import Holder, span
 from slotlake.infra.cli.output import LINES_MAX, lines_of, size_text, warning_lines
 from slotlake.infra.cli.texts.work import machines_text
-from slotlake.infra.progress import conflict_counts
+from slotlake.infra.progress import conflict_counts, counted
 
 if TYPE_CHECKING:
     from slotlake.infra.reports import StatusReport, TableStatus
@@ -239,7 +239,8 @@ def validation_text(report: ValidationReport, console: Console) -> None:
     check_lines(report.checks, console)
     errors = sum(check.result == "error" for check in report.checks)
     warnings = sum(check.result == "warning" for check in report.checks)
-    console.print(f"{report.file}: {errors} errors, {warnings} warnings; nothing was changed")
+    problems = f"{counted(errors, 'error')}, {counted(warnings, 'warning')}"
+    console.print(f"{report.file}: {problems}; nothing was changed")
 
 
 def check_lines(checks: Sequence[Check], console: Console) -> None:

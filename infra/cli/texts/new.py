@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from slotlake.infra.cli.output import lines_of, size_text
+from slotlake.infra.progress import counted
 
 if TYPE_CHECKING:
     from slotlake.infra.status.at_source import TableAtSource
@@ -52,7 +53,7 @@ def _table_line(number: int, table: TableAtSource) -> str:
 def written_text(written: Written, console: Console) -> None:
     """Print what was written, and the commands that come next, each on its own line."""
     results = [check.result for check in written.report.checks]
-    problems = f"{results.count('error')} errors, {results.count('warning')} warnings"
+    problems = f"{counted(results.count('error'), 'error')}, {counted(results.count('warning'), 'warning')}"
     console.print(f"\n{written.path} is written: {problems}.", markup=False)
     console.print("What comes next:")
     for line in _commands(written, has_errors="error" in results):
