@@ -79,6 +79,22 @@ def test_the_pages_of_services_are_alike(page: Path) -> None:
     assert f"({page.name})" in (page.parent / "README.md").read_text()
 
 
+def test_every_cell_about_another_tool_says_where_and_when_it_was_read() -> None:
+    page = (ROOT / "docs" / "compared.md").read_text()
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    cells = [cell for tool, *said in rows if tool not in {"tool", "---"} for cell in said]
+    assert len(cells) > 100
+    assert [cell for cell in cells if "][" not in cell] == []
+    definitions = dict(re.findall(r"^\[(\w+)\]: (\S+(?:\s+\"[^\"]+\")?)$", page, re.MULTILINE))
+    assert set(re.findall(r"\]\[(\w+)\]", page)) == set(definitions)
+    undated = [
+        name
+        for name, where in definitions.items()
+        if where.startswith("https:") and not re.search(r'"read 20\d\d-\d\d-\d\d"$', where)
+    ]
+    assert undated == []
+
+
 def test_nothing_is_loaded_from_outside(site: Path) -> None:
     loaded = [
         f"{path.relative_to(site)}: {found[0]}"
