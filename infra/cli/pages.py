@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from slotlake.infra.health.model import Health
 
 commands = typer.Typer()
+_PIPE_WIDTH = 120  # a file or a pipe has none of its own
 PipelinesArgument = Annotated[list[Path], typer.Argument(metavar="PIPELINE.yaml…", help="Pipeline files.")]
 
 
@@ -87,7 +88,7 @@ def top(
     from rich.live import Live
 
     files = _files(pipelines)
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
     if once or not console.is_terminal:
         known = [_looked_at(file.path) for file in files]
         console.print(_screen(known, console.width))
