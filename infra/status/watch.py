@@ -71,6 +71,27 @@ def watched(
     )
 
 
+def complete_until(pipeline: OpenPipeline) -> float:
+    """Return up to which moment the lake holds all that was committed, in seconds since 1970; 0: not known.
+
+    It is this machine's clock when it saw the source's WAL end at or before the lake's position, or the
+    source's clock at the newest commit in the lake, whichever is later.
+
+    Raises:
+        SourceError: the source cannot be reached.
+        LakeError: there is no lake.
+    """
+    from slotlake.spark.read.point import ReadPoint
+
+    position = pipeline.position()
+    with source_session(pipeline.source.dsn) as connection:
+        now, wal = time.time(), wal_now(connection)
+    readings = add_wal_reading(pipeline.file.state_dir, WalReading(now, wal))
+    committed, _ = ReadPoint.latest(pipeline.lake).newest_times()
+    lag = lag_seconds(readings, position, wal, None if committed is None else committed.timestamp(), now)
+    return 0.0 if lag is None else now - lag
+
+
 def _wal_rate(
     connection: psycopg.Connection[Any], notes: Sequence[WalReading], slot: SlotState | None
 ) -> float | None:
