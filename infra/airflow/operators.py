@@ -32,10 +32,12 @@ class _StepOperator(BaseOperator):  # type: ignore[misc]  # Airflow is not follo
 
     template_fields: ClassVar[Sequence[str]] = ("pipeline_file",)
     ui_color = "#d8ecf3"
+    reads_slot: ClassVar[bool] = True
 
     def __init__(self, *, pipeline_file: str, **options: Any) -> None:
         with suppress(PipelineFileError):
-            options.setdefault("pool", load_pipeline(pipeline_file).pool)
+            if self.reads_slot:
+                options.setdefault("pool", load_pipeline(pipeline_file).pool)
         super().__init__(**options)
         self.pipeline_file = pipeline_file
 
@@ -110,6 +112,7 @@ class QueryOperator(_StepOperator):
     """
 
     template_fields: ClassVar[Sequence[str]] = ("pipeline_file", "sql", "at")
+    reads_slot: ClassVar[bool] = False
 
     def __init__(self, *, sql: str, at: str | None = None, engine: str = "auto", **options: Any) -> None:
         super().__init__(**options)

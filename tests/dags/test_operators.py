@@ -44,6 +44,7 @@ def test_a_day_of_a_dag_of_ones_own(operators: Any, database: Database, tmp_path
     assert report["changes"] == 1
     assert [each.poke({}) for each in (by_lsn, by_time)] == [True, True]
     assert operators.SyncOperator(task_id="s", **file).pool == f"slotlake_slotlake_{database.name}_shop"
+    assert operators.QueryOperator(task_id="q", sql="", **file).pool == "default_pool"
     later = (written + timedelta(hours=1)).isoformat()
     assert not operators.PositionSensor(task_id="later", at_least=later, **file).poke({})
     asked = operators.QueryOperator(task_id="ask", sql="SELECT id, v FROM t ORDER BY id", **file).execute({})
