@@ -23,6 +23,7 @@ from slotlake.infra.health import words
 from slotlake.infra.health.charts import Period, period_of, split_of
 from slotlake.infra.health.model import Health, all_series
 from slotlake.infra.health.repairs import repairs
+from slotlake.infra.progress import counted
 
 _TABLES_MAX = 500
 _POINTS_MAX = 20
@@ -199,5 +200,6 @@ def _environment() -> Environment:
         "symbol": words.SYMBOLS.get,
         "together": _together,
         "run": words.run_text,
+        "counted": counted,
     }
     return environment

@@ -62,7 +62,7 @@ def rows_rate(number: float | None) -> str:
     """Return rows in a second, as ``12.5/s``."""
     if number is None:
         return "–"
-    return f"{number:,.0f}/s" if number >= 100 or number == 0 else f"{number:,.1f}/s"
+    return f"{number:,.{0 if number >= 100 or number == 0 else 1 if number >= 1 else 2}f}/s"
 
 
 def key_text(key: Mapping[str, str | None], shown: bool) -> str:
