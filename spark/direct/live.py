@@ -133,9 +133,11 @@ def live_files(metadata: Metadata, snapshot: Metadata | None) -> Live:
     """Read which files a snapshot has.
 
     Raises:
-        UnsuitableError: rows are deleted by other means than vectors.
+        UnsuitableError: the table is of format 2, or rows are deleted by other means than vectors.
         LakeError: a file cannot be read.
     """
+    if metadata["format-version"] != FORMAT:
+        raise UnsuitableError("the table is of format 2")
     manifests = [each for each in manifests_of(metadata, snapshot) if _has_files(each)]
     entries = {each.manifest_path: _entries(metadata, each) for each in manifests}
     data: dict[str, LiveFile] = {}

@@ -29,7 +29,6 @@ from slotlake.spark.direct.snapshot import Change, with_packed_files
 from slotlake.spark.direct.unsuitable import UnsuitableError
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.storage.stores import canonical
-from slotlake.spark.tables.manifests import FORMATS
 from slotlake.spark.tables.metadata import Metadata, head
 from slotlake.spark.tables.position_deletes import Positions
 
@@ -170,7 +169,6 @@ def _require_suitable(metadata: Metadata, live: Live, locations: Sequence[str]) 
     reasons = (
         (mode() == NEVER, "it is switched off"),
         (not files, "the table has none of the files"),
-        (metadata["format-version"] != FORMATS[-1], "the table is of format 2"),
         (len(live.data) > FILES_MAX, "the table has many files"),
         (any(file.spec != metadata["default-spec-id"] for file in files), "files have an earlier layout"),
         (sum(file.size for file in files) > APART_BYTES_MAX, "the files are large"),

@@ -158,6 +158,18 @@ def _pack(lab: Lab, name: LakeName = NAME) -> tuple[int, int] | None:
     return None if packed is None else (packed.rewritten_files, packed.written_files)
 
 
+def test_a_table_of_format_2_is_packed_by_spark(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its manifests have no numbers of rows, and who packs without Spark looked for them."""
+    monkeypatch.setattr(small_files, "FILES_MIN", 8)
+    lab.lake = replace(lab.lake, table_format=2)
+    stock = _with_files(lab, 8)
+    before = stock.rows("stock")
+    packed = pack_table(lambda: lab.session, lab.lake, NAME, PIPELINE, _TARGET, pack_directly)
+    assert packed is not None
+    assert (packed.rewritten_files, packed.written_files) == (8, 1)
+    assert stock.rows("stock") == before
+
+
 def test_packed_without_deleted_rows_and_every_kept_point_stays(stock: Lab) -> None:
     assert _due(stock) == ["stock"]
     stock.sync(*(update(STOCK, id=str(i * 10), v="1") for i in range(8)))
