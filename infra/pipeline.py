@@ -149,7 +149,13 @@ class Pipeline(PipelineTables):
         from slotlake.infra.source.bell import Bell
         from slotlake.infra.sync import loop
 
-        listener, verifier = listener or loop.RunListener(), None
+        given, verifier = listener or loop.RunListener(), None
+
+        def batch(report: SyncReport) -> None:
+            given.batch(report)
+            self._look_again()
+
+        listener = loop.RunListener(batch, given.line)
         if self.file.verify.is_left_on:
             from slotlake.infra.verify.background import BackgroundVerifier
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -95,45 +93,6 @@ def test_every_cell_about_another_tool_says_where_and_when_it_was_read() -> None
         if where.startswith("https:") and not re.search(r'"read 20\d\d-\d\d-\d\d"$', where)
     ]
     assert undated == []
-
-
-_QUESTION = re.compile(r"^\| (.+?) \| \[[^\]]+\]\(([^)#]+)", re.MULTILINE)
-_FOUND_AMONG = 8
-_SMALL_WORDS = frozenset(
-    "how do i a an the of my it is to in on for with by at from what which can does and or be".split()  # noqa: SIM905
-)
-
-
-def _words(text: str) -> list[str]:
-    """Words without their usual endings, as the site's search (lunr) has them."""
-    words = re.findall(r"\w+", text.lower())
-    return [re.sub(r"(?:ing|ed|es|s|e)$", "", word) for word in words if word not in _SMALL_WORDS]
-
-
-def test_search_finds_the_answers_to_forty_questions(site: Path) -> None:
-    """Ranked as lunr does: words in few places count more (BM25), those of a title ten times."""
-    entries = json.loads((site / "search" / "search_index.json").read_text())["docs"]
-    known = [Counter(_words(each["text"])) + Counter(_words(each["title"]) * 10) for each in entries]
-    places = Counter(word for each in known for word in each)
-    usual = sum(each.total() for each in known) / len(known)
-
-    def score(each: Counter[str], word: str) -> float:
-        weight = math.log(1 + (len(known) - places[word] + 0.5) / (places[word] + 0.5))
-        return weight * 2.2 * each[word] / (each[word] + 1.2 * (0.25 + 0.75 * each.total() / usual))
-
-    lost = []
-    questions = _QUESTION.findall((ROOT / "docs" / "questions.md").read_text())
-    for question, page in questions:
-        ranked = sorted(
-            range(len(known)), key=lambda i: -sum(score(known[i], word) for word in _words(question))
-        )
-        pages = [entries[i]["location"].partition("#")[0] for i in ranked]
-        pages = [each for each in dict.fromkeys(pages) if each != "questions.html"]
-        wanted = page.replace("README.md", "index.html").replace(".md", ".html")
-        if wanted not in pages[:_FOUND_AMONG]:
-            lost.append((question, page, pages.index(wanted)))
-    assert len(questions) == 40
-    assert lost == []
 
 
 def test_nothing_is_loaded_from_outside(site: Path) -> None:

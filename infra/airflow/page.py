@@ -93,7 +93,7 @@ def data_docs_page(request: Request, name: str, path: str, user: User) -> HTMLRe
     page = None if file is None else page_of(file, path)
     if page is None:
         raise HTTPException(404, "there is no such page")
-    return HTMLResponse(page.read_bytes(), headers=_headers("style-src 'unsafe-inline'"))
+    return HTMLResponse(page.read_bytes(), headers=_headers(_policy("style-src 'unsafe-inline'")))
 
 
 def dag(request: Request, dag_id: str, user: User) -> HTMLResponse:
@@ -156,12 +156,19 @@ def _page(
     text = document(
         pipelines, detailed, version=VERSION, links=links, show_keys=show_keys, nonce=nonce, live=True
     )
-    own = f"style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; connect-src 'self'"
-    return HTMLResponse(text, headers=_headers(own))
+    return HTMLResponse(text, headers=_headers(live_policy(nonce)))
 
 
-def _headers(own: str) -> dict[str, str]:
-    policy = f"default-src 'none'; {own}; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+def live_policy(nonce: str) -> str:
+    """Return the policy of a page that reads itself again: its own style and script, and nothing else."""
+    return _policy(f"style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; connect-src 'self'")
+
+
+def _policy(own: str) -> str:
+    return f"default-src 'none'; {own}; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+
+
+def _headers(policy: str) -> dict[str, str]:
     return {
         "Content-Security-Policy": policy,
         "X-Content-Type-Options": "nosniff",

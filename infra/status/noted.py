@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _POINTS_MAX = 100
 _EXACT_SECONDS_MAX = 2.0
+_AGAIN_SECONDS = 60.0
 _TOTALS = {
     "bytes": "total-files-size",
     "files": "total-data-files",
@@ -56,11 +57,15 @@ def look(pipeline: OpenPipeline) -> dict[str, Any]:
 def look_again(pipeline: OpenPipeline, *, repaired: bool = False) -> None:
     """Look again where the last look says that something is wrong, since it may be right now.
 
+    At most once a minute, because an alarm may last for days, and a look at very many tables takes seconds.
+
     Args:
         repaired: something was repaired, so look in any case, if anybody ever did.
     """
-    last = last_look(pipeline.file.state_dir).get("status")
-    if last is not None and (repaired or last["alarms"] or last["state"] != "ready"):
+    seen = last_look(pipeline.file.state_dir)
+    last, age = seen.get("status"), time.time() - seen.get("time", 0.0)
+    is_due = last is not None and (last["alarms"] or last["state"] != "ready") and age >= _AGAIN_SECONDS
+    if is_due or (repaired and last is not None):
         with suppress(SlotlakeError):  # what was done is done; the monitor's next look says what is wrong
             look(pipeline)
 

@@ -35,6 +35,7 @@ from pyiceberg.typedef import StructProtocol
 
 from slotlake.decoder.errors import LakeError
 from slotlake.spark import lake_files
+from slotlake.spark.storage.base import StoreUnavailableError
 from slotlake.spark.storage.file_io import StoreFileIO
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.metadata import MAIN, STAGE, Metadata
@@ -256,7 +257,7 @@ def with_snapshot_on_top(
 
     Args:
         entries: of the summary, before those of main's.
-        come_past_damage: where main's list cannot be read, the snapshot has the same one.
+        come_past_damage: where main's list is damaged or missing, the snapshot has the same one.
 
     Raises:
         LakeError: main's list cannot be read, or the new one cannot be written.
@@ -268,8 +269,8 @@ def with_snapshot_on_top(
     on_top = {**new_snapshot(metadata, MAIN), "summary": {**of_main, **entries, "operation": "replace"}}
     try:
         manifests = manifests_of(metadata, head)
-    except Exception:  # whatever a damaged Avro file makes of its reader
-        if not come_past_damage:
+    except Exception as error:  # whatever a damaged Avro file makes of its reader
+        if not come_past_damage or isinstance(error, StoreUnavailableError):
             raise
         on_top = {**on_top, "manifest-list": head["manifest-list"]}
         if "first-row-id" in on_top:
