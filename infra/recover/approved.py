@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from slotlake.decoder.errors import LakeError
-from slotlake.infra.recover.compare import LEFT, NEW, NOTHING, ROWS, WHOLE
+from slotlake.infra.recover.compare import EQUAL, LEFT, NEW, NOTHING, ROWS, WHOLE
 from slotlake.infra.state.notes import RECOVER_PLAN, StateFile
 
 if TYPE_CHECKING:
@@ -96,17 +96,12 @@ def _refusal(name: str, what: str) -> LakeError:
 
 def _outline(report: RecoverReport) -> dict[str, Any]:
     """What of a plan must stay the same: no LSN of the source, no time, no count of equal tables."""
-    of_tables = tuple(f"{table.table}: " for table in report.tables)
-    equal = sum(table.how == NOTHING for table in report.tables)
+    changing = (EQUAL, *(f"{table.table}: " for table in report.tables))
     return {
         "lsn": report.lsn,
         "findings": sorted([each.kind, each.repair, *each.tables] for each in report.findings),
         "lost": report.lost,
-        "steps": [
-            line
-            for line in report.plan
-            if not line.startswith(of_tables) and not line.startswith(f"{equal} tables are equal")
-        ],
+        "steps": [line for line in report.plan if not line.startswith(changing)],
         "tables": {table.table: [table.how, table.rows] for table in report.tables if table.how != NOTHING},
     }
 

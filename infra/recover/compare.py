@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from slotlake.spark.read.point import ReadPoint
 
 NOTHING, ROWS, WHOLE, NEW, LEFT = "nothing", "rows", "whole", "new", "left"
+# How the line of a plan starts that counts the tables of which nothing has to be written.
+EQUAL = "nothing is written to tables that are equal: "
 _SPARED = "it cannot be read, and will be set aside: "
 _WHOLE_SHARE = 0.5
 _ALWAYS_BY_ROWS = 1000

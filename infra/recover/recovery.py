@@ -21,6 +21,7 @@ from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.source import source_session
 from slotlake.infra.recover.approved import forget_plan, require_approved
 from slotlake.infra.recover.compare import (
+    EQUAL,
     LEFT,
     NEW,
     NOTHING,
@@ -331,10 +332,8 @@ def _copy_line(table: TableRepair) -> str:
 
 
 def _renewal(source: SourceSettings, tables: Sequence[TableRepair], *, carried_out: bool) -> list[str]:
-    slot = source.slot
-    lines = [
-        f"make a new slot {slot}, in place of what is left of the old one, and compare lake and source there"
-    ]
+    in_place = "in place of what is left of the old one, and compare lake and source there"
+    lines = [f"make a new slot {source.slot}, {in_place}"]
     if not carried_out and unpublished(source):
         lines.insert(
             0,
@@ -348,11 +347,11 @@ def _renewal(source: SourceSettings, tables: Sequence[TableRepair], *, carried_o
         kinds = ", ".join(f"{rows:,} {kind}" for kind, rows in table.differences.items())
         lines.append(f"{table.table}: write the rows that differ ({kinds}; about {table.bytes:,} bytes)")
     for table in by_how[WHOLE]:
-        size = f"{table.rows:,} rows, {table.bytes:,} bytes"
-        lines.append(f"{table.table}: copy all of it again in place ({size}): {table.why}")
+        what = f"copy all of it again in place ({table.rows:,} rows, {table.bytes:,} bytes)"
+        lines.append(f"{table.table}: {what}: {table.why}")
     lines += [f"{table.table}: copy it, the lake lacks it ({table.bytes:,} bytes)" for table in by_how[NEW]]
     if by_how[NOTHING]:
-        lines.append(f"{len(by_how[NOTHING])} tables are equal: nothing is written")
+        lines.append(f"{EQUAL}{len(by_how[NOTHING]):,}")
     lines += [f"{table.table}: {table.why}" for table in by_how[LEFT]]
     return [*lines, "publish all of it as one consistency point, readers find the tables all the time"]
 

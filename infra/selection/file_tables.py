@@ -99,12 +99,10 @@ def note_names(
         published: the tables that are published; what the file names no longer is remembered as long as it
             is among them. None: not known, so all of it is.
     """
-    noted, is_named = noted_names(file), naming(file)
+    noted = noted_names(file)
     before = noted or frozenset()
-    named = {name for name in {*before, *in_lake} if is_named(name)}
     followed = before.intersection(in_lake, before if published is None else published)
-    remembered = followed | (before & named)
-    names = remembered | (named & set(in_lake))
+    names = followed.union(filter(naming(file), (before - followed).union(in_lake) - followed))
     if noted is None or names != noted:
         _note(file).write(sorted(postgres_name(*name) for name in names))
 

@@ -516,7 +516,7 @@ def test_recover_asks_a_person_before_it_changes_anything(desk: Stack) -> None:
     assert desk.client.xcoms(desk.dag("recover"), dry)["plan", "return_value"]["plan"]
     rejected, asked = desk.asked()
     assert asked["subject"] == "Recover pipeline desk?"
-    for part in ("does not exist", "write the rows that differ", "net effect", "2 rows, about"):
+    for part in ("does not exist", "write the rows that differ", "net effect", "about 2 rows, "):
         assert part in asked["body"], asked["body"]
     with pytest.raises(SetupError, match="403"):
         desk.answer(rejected, "Approve", user="reader")
