@@ -14,6 +14,11 @@ from mkdocs.structure.files import File, Files  # type: ignore[import-not-found,
 TOP = {"README.md": "index.md"} | {
     name: name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "GLOSSARY.md", "CHANGELOG.md")
 }
+# Who asks the search has more often slotlake to use than to change, and begins with what it does.
+_FOUND = (
+    (("adr/", "ARCHITECTURE", "CHANGELOG", "CONTRIBUTING", "a-change", "benchmarks", "roads"), 0.1),
+    (("overview", "tutorial"), 2),
+)
 _LINK = re.compile(r"\]\((?!https?:|#)([^)\s#]+)(#[^)\s]*)?\)")
 
 
@@ -27,7 +32,9 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Links from docs/ to the repository's top lead to the generated pages."""
+    """Links to the repository's top lead to the generated pages; how high the search puts a page."""
+    boost = next((boost for starts, boost in _FOUND if page.file.src_uri.startswith(starts)), 1)
+    page.meta["search"] = {"boost": boost}
     up = "../" * page.file.src_uri.count("/")
     return _LINK.sub(lambda link: _to_top(link[0], link[1], link[2] or "", up), markdown)
 

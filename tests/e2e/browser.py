@@ -72,8 +72,14 @@ class Browser:
     def __init__(self, socket: Any) -> None:
         self._socket = socket
         self._numbers = itertools.count(1)
+        self.requested: list[str] = []  # addresses, once `count_requests` has been called
+        self.refused: list[str] = []  # those of them that were answered with an error, or not at all
         for domain in ("Page", "Runtime"):
             self._call(f"{domain}.enable")
+
+    def count_requests(self) -> None:
+        """From now on, note what the page asks for."""
+        self._call("Network.enable")
 
     def go(self, url: str) -> None:
         """Open an address."""
@@ -188,10 +194,19 @@ class Browser:
         self._socket.send(json.dumps({"id": number, "method": method, "params": parameters}))
         while True:
             answer = json.loads(self._socket.recv(timeout=_SECONDS_MAX))
+            self._note(answer.get("method"), answer.get("params", {}))
             if answer.get("id") == number:
                 if "error" in answer:
                     raise AssertionError(f"{method}: {answer['error']}")
                 return dict(answer["result"])
+
+    def _note(self, event: str | None, said: dict[str, Any]) -> None:
+        if event == "Network.requestWillBeSent":
+            self.requested.append(said["request"]["url"])
+        if event == "Network.responseReceived" and said["response"]["status"] >= 400:
+            self.refused.append(said["response"]["url"])
+        if event == "Network.loadingFailed" and not said.get("canceled"):
+            self.refused.append(said["errorText"])
 
 
 @contextlib.contextmanager

@@ -29,21 +29,22 @@ from tests.infra.test_pages import noted, pipeline
 pytestmark = pytest.mark.seconds
 _QUESTION = re.compile(r"^\| (.+?) \| \[[^\]]+\]\(([^)#]+)", re.MULTILINE)
 _FOUND_AMONG = 8
-# The site's own worker, which its search page asks: one index for all questions.
+_ONCE_LOADED = "new Promise(done => { document.readyState === 'complete' ? done() : onload = done; })"
+# Asked as a person asks: in the field of the page, which is empty between two questions.
 _SEARCH = """
 (async questions => {
-  const worker = new Worker('search/worker.js');
-  const answer = test => new Promise(done => {
-    worker.addEventListener('message', function once(event) {
-      if (test(event.data)) { worker.removeEventListener('message', once); done(event.data); }
-    });
-  });
-  worker.postMessage({init: true});
-  await answer(data => data.allowSearch);
+  const field = document.querySelector('.md-search__input');
+  const links = () => [...document.querySelectorAll('.md-search-result__link')];
+  const ask = async (question, answered) => {
+    field.value = question;
+    field.dispatchEvent(new KeyboardEvent('keyup'));
+    while (!answered()) await new Promise(done => setTimeout(done, 10));
+  };
   const found = [];
-  for (const query of questions) {
-    worker.postMessage({query});
-    found.push((await answer(data => data.results)).results.map(each => each.location));
+  for (const question of questions) {
+    await ask(question, () => links().length > 0);
+    found.push(links().map(link => decodeURI(link.pathname)));
+    await ask('', () => links().length === 0);
   }
   return found;
 })(%s)
@@ -111,24 +112,69 @@ def test_the_page_follows_airflows_theme_and_reads_itself_again(
         browser.wait_text("The server does not answer", seconds_max=30)
 
 
-def test_the_sites_search_finds_the_answers_to_forty_questions(chromium: Chromium, tmp_path: Path) -> None:
-    built = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    built = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     subprocess.run(built, cwd=ROOT, capture_output=True, check=True)
+    return folder
+
+
+@pytest.mark.parametrize("files", [False, True], ids=["from a server", "as files"])
+def test_the_sites_search_finds_the_answers_to_forty_questions(
+    chromium: Chromium, site: Path, files: bool
+) -> None:
     asked = _QUESTION.findall((ROOT / "docs" / "questions.md").read_text())
     words = [" ".join(re.findall(r"\w+", question)) for question, _ in asked]
-    with (
-        _served(partial(_Quiet, directory=str(tmp_path))) as address,
-        open_browser(chromium) as browser,
-    ):
-        browser.go(f"{address}index.html")
-        browser.wait_text("slotlake")
+    with _served(partial(_Quiet, directory=str(site))) as address, open_browser(chromium) as browser:
+        browser.go(f"{site.as_uri() if files else address.rstrip('/')}/index.html")
+        browser.resize(1400, 900)
+        browser.click(".md-search__input")
+        browser.wait_text("Type to start searching")
         found = browser.value(_SEARCH % json.dumps(words))
     lost = []
     for (question, page), locations in zip(asked, found, strict=True):
-        pages = dict.fromkeys(each.partition("#")[0] for each in locations)
+        pages = dict.fromkeys(each.removeprefix(str(site)).lstrip("/") for each in locations)
         ranked = [each for each in pages if each != "questions.html"]
         wanted = page.replace("README.md", "index.html").replace(".md", ".html")
         if wanted not in ranked[:_FOUND_AMONG]:
             lost.append((question, page, ranked.index(wanted) if wanted in ranked else None))
     assert len(asked) == 40
     assert lost == [], lost
+
+
+def test_no_page_of_the_site_asks_another_host_or_for_what_is_not_there(
+    chromium: Chromium, site: Path
+) -> None:
+    pages = sorted(path.relative_to(site).as_posix() for path in site.rglob("*.html"))
+    with _served(partial(_Quiet, directory=str(site))) as address, open_browser(chromium) as browser:
+        browser.count_requests()
+        for page in pages:
+            browser.go(address + page)
+            browser.value(_ONCE_LOADED)
+        asked, refused = list(browser.requested), list(browser.refused)
+    assert set(pages) <= {url.removeprefix(address) for url in asked}
+    assert [url for url in asked if not url.startswith((address, "data:"))] == []
+    assert refused == []
+
+
+@pytest.mark.parametrize("width", [360, 800, 1400])
+def test_wide_tables_scroll_by_themselves(chromium: Chromium, site: Path, width: int) -> None:
+    """The page itself never does; in light and dark its text stands out from its ground."""
+    wide = ["index", "reading", "compared", "types", "benchmarks", "pipeline-file", "CONTRIBUTING"]
+    with open_browser(chromium) as browser:
+        browser.resize(width, 900)
+        for page in wide:
+            for dark in (False, True):
+                browser.dark(dark)
+                browser.go((site / f"{page}.html").as_uri())
+                browser.wait_text("slotlake")
+                assert browser.value("document.documentElement.scrollWidth") == width, page
+                text, ground = browser.value(
+                    "['color', 'backgroundColor'].map(name => "
+                    "+getComputedStyle(document.body)[name].match(/[0-9]+/)[0])"
+                )
+                assert (text > ground) == dark, (page, text, ground)
+                if folder := os.environ.get("SLOTLAKE_PICTURES"):
+                    shade = "dark" if dark else "light"
+                    browser.picture(Path(folder) / f"site-{page}-{width}-{shade}.png")
