@@ -22,14 +22,17 @@ from slotlake.infra.reports import (
     MaintainReport,
     PublishReport,
     PullReport,
+    ResumeReport,
     RunReport,
     StatusReport,
     SyncReport,
     TriggerReport,
 )
 from slotlake.infra.state.events import note_copies
+from slotlake.infra.status.telling import Telling
 
 if TYPE_CHECKING:
+    from slotlake.decoder.errors import SlotlakeError
     from slotlake.expectations.results import Report
     from slotlake.infra.backfill.replay import ReplayReport
     from slotlake.infra.backfill.report import BackfillReport
@@ -41,7 +44,7 @@ if TYPE_CHECKING:
     from slotlake.infra.sync.loop import RunLimits, RunListener
 
 
-class Pipeline(PipelineTables):
+class Pipeline(PipelineTables, Telling):
     """A pipeline file and what it takes to run it: each step, each look, each repair is a method."""
 
     # -- the steps ------------------------------------------------------------------------------------
@@ -86,7 +89,7 @@ class Pipeline(PipelineTables):
         from slotlake.infra.sync.catch_up import Sync
         from slotlake.spark.catalog.looks import sparing
 
-        with self.exclusively(wait_seconds, step="pull"), sparing():
+        with self.reporting("pull"), self.exclusively(wait_seconds, step="pull"), sparing():
             note_source_position(self.file.state_dir, self.source.dsn)
             return Sync(self).pull_next(progress)
 
@@ -94,14 +97,14 @@ class Pipeline(PipelineTables):
         """Stage a batch of the change log; readers see nothing of it."""
         from slotlake.infra.sync.batch_steps import BatchSteps
 
-        with self.exclusively(wait_seconds, step="apply"):
+        with self.reporting("apply"), self.exclusively(wait_seconds, step="apply"):
             return BatchSteps(self).apply_named(batch)
 
     def publish(self, batch: str, *, wait_seconds: float = 60.0) -> PublishReport:
         """Make a staged batch visible, all tables at once."""
         from slotlake.infra.sync.batch_steps import BatchSteps
 
-        with self.exclusively(wait_seconds, step="publish"):
+        with self.reporting("publish"), self.exclusively(wait_seconds, step="publish"):
             return BatchSteps(self).publish_named(batch)
 
     def confirm(self, batch: str | None = None, *, wait_seconds: float = 60.0) -> ConfirmReport:
@@ -113,9 +116,9 @@ class Pipeline(PipelineTables):
         """
         from slotlake.infra.sync.compaction import Compaction
 
-        with self.exclusively(wait_seconds, step="confirm"):
+        with self.reporting("confirm"), self.exclusively(wait_seconds, step="confirm"):
             report = Compaction(self).confirm_and_compact(batch)
-        self._look_again()
+        self.look_again()
         return report
 
     def sync(self, *, progress: Progressing = silent, wait_seconds: float = 0.0) -> SyncReport:
@@ -123,9 +126,9 @@ class Pipeline(PipelineTables):
         from slotlake.infra.sync.catch_up import Sync
         from slotlake.spark.catalog.looks import sparing
 
-        with self.exclusively(wait_seconds, step="sync"), sparing():
+        with self.reporting("sync"), self.exclusively(wait_seconds, step="sync"), sparing():
             report = Sync(self).catch_up(progress)
-        self._look_again()
+        self.look_again(aside=report.set_aside)
         return report
 
     def run(
@@ -153,14 +156,22 @@ class Pipeline(PipelineTables):
 
         def batch(report: SyncReport) -> None:
             given.batch(report)
-            self._look_again()
+            self.look_again(aside=report.set_aside)
 
-        listener = loop.RunListener(batch, given.line)
+        def tried(error: SlotlakeError | None) -> None:
+            if error is not None:
+                self.step_failed("sync", error)
+            elif self.tells:
+                self.step_worked("sync")
+                self.notifier.tell()
+
+        listener = loop.RunListener(batch, given.line, tried)
         if self.file.verify.is_left_on:
             from slotlake.infra.verify.background import BackgroundVerifier
 
             verifier = BackgroundVerifier(self, listener.line)
-        return loop.run(self, limits or loop.RunLimits(), bell or Bell(), listener, progress, verifier)
+        with self.reporting("sync"):
+            return loop.run(self, limits or loop.RunLimits(), bell or Bell(), listener, progress, verifier)
 
     def verify(
         self,
@@ -190,7 +201,10 @@ class Pipeline(PipelineTables):
         from slotlake.infra.verify.verification import Verification, VerifyRequest
 
         asked = (scope, tuple(tables), source_load, connections, slot_timeout_seconds, at_least)
-        return Verification(self).verify(VerifyRequest(*asked), progress)
+        with self.reporting("verify"):
+            report = Verification(self).verify(VerifyRequest(*asked), progress)
+        self.look_again()
+        return report
 
     def backfill(
         self,
@@ -213,7 +227,7 @@ class Pipeline(PipelineTables):
 
         tables = (table,) if isinstance(table, str) else tuple(table)
         report = backfill(self, BackfillRequest(tables, where, key_range, dry_run), progress, 60.0)
-        self._look_again()
+        self.look_again()
         return report
 
     def replay(
@@ -253,7 +267,14 @@ class Pipeline(PipelineTables):
         """
         from slotlake.infra.maintain.maintenance import maintain
 
-        return maintain(self, table, progress, wait_seconds, rewrite_layout=rewrite_layout)
+        with self.reporting("maintain"):
+            return maintain(self, table, progress, wait_seconds, rewrite_layout=rewrite_layout)
+
+    def resume(self, table: str, *, progress: Progressing = silent) -> ResumeReport:
+        """Copy a table again that was set aside; as `PipelineTables.resume`, and then look again."""
+        report = super().resume(table, progress=progress)
+        self.look_again(repaired=not report.already)
+        return report
 
     # -- looking --------------------------------------------------------------------------------------
 
@@ -347,14 +368,10 @@ class Pipeline(PipelineTables):
             if carry_out and approved is None:
                 begin_again(self.file.state_dir)
             report = Recovery(self).recover(carry_out=carry_out, approved=approved, progress=progress)
-        self._look_again(repaired=report.carried_out)
+        if report.carried_out:
+            self.repaired(report.plan)
+        self.look_again(repaired=report.carried_out)
         return report
-
-    def _look_again(self, *, repaired: bool = False) -> None:
-        """What a page shows is the last look: it must not show an alarm whose cause is gone."""
-        from slotlake.infra.status.noted import look_again
-
-        look_again(self, repaired=repaired)
 
     def verification_summary(self, report: Report) -> dict[str, Any]:
         """A verification without row values, for logs and XComs: verdict, LSN, counts."""

@@ -323,11 +323,12 @@ class TableStatus(Report):
 
 @dataclass(frozen=True)
 class Alarm(Report):
-    """Something that needs a person soon; ``kind`` for machines, ``what`` and ``way_out`` for that person."""
+    """Something that needs a person soon; ``about``: a table, where there may be several of a kind."""
 
     kind: str
     what: str
     way_out: str
+    about: str = ""
 
     def __str__(self) -> str:
         return f"{self.what}: {self.way_out}"

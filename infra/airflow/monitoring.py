@@ -14,7 +14,7 @@ from typing import Any
 from slotlake.decoder.slots.pressure import span
 from slotlake.infra.airflow import steps
 from slotlake.infra.airflow.scheduling import shortened
-from slotlake.infra.config.pipeline_file import PipelineFile, load_pipeline
+from slotlake.infra.config.pipeline_file import load_pipeline
 from slotlake.infra.reports import Alarm
 from slotlake.infra.status.watch import gauges, megabytes
 
@@ -34,11 +34,18 @@ def watch(pipeline_file: str, task_instance: Any) -> dict[str, Any]:
         AirflowFailException: a person is needed; the message says why.
     """
     file = load_pipeline(pipeline_file)
-    report = steps.status(pipeline_file)
+    more: list[Alarm] = []
+
+    def of_airflow(status: Mapping[str, Any]) -> list[Alarm]:
+        patience = min(_PAUSED_SECONDS, file.monitor.warn_lag_seconds or _PAUSED_SECONDS)
+        more.extend(paused(file.name, status, task_instance, patience))
+        return more
+
+    report = steps.status(pipeline_file, of_airflow)
     numbers = gauges(report)
     send(file.name, numbers)
     _require_published_tables(file.name, report)
-    alarms = _alarms(file, report, task_instance)
+    alarms = [*_alarms(report), *more]
     if alarms:
         from slotlake.infra.airflow.versions import AirflowFailException
 
@@ -65,13 +72,12 @@ def _require_published_tables(name: str, report: Mapping[str, Any]) -> None:
         raise AirflowException("\n".join(report["warnings"]))
 
 
-def _alarms(file: PipelineFile, report: Mapping[str, Any], task_instance: Any) -> list[Alarm]:
+def _alarms(report: Mapping[str, Any]) -> list[Alarm]:
     state = str(report["state"])
     alarms = [Alarm(**alarm) for alarm in report["alarms"]]
     if state != "ready" and all(alarm.kind != state for alarm in alarms):
         alarms.append(Alarm("state", f"the pipeline's state is: {state}", "slotlake recover"))
-    patience = min(_PAUSED_SECONDS, file.monitor.warn_lag_seconds or _PAUSED_SECONDS)
-    return alarms + paused(file.name, report, task_instance, patience)
+    return alarms
 
 
 def _copied_again(report: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,10 +17,11 @@ from airflow.sdk import BaseOperatorLink
 from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 
 from slotlake.decoder.errors import SlotlakeError
-from slotlake.infra.airflow.base_path import PREFIX, base_path
+from slotlake.infra.airflow.base_path import PREFIX, base_address, base_path
 from slotlake.infra.airflow.scheduling import hide_secrets
 from slotlake.infra.airflow.words import compiled_loops, log_compiled
 from slotlake.infra.config.pipeline_file import load_pipeline
+from slotlake.infra.notify.airflow_address import airflow_address
 
 # The tasks that a dropped pipeline can have: of cdc_bootstrap and cdc_recover.
 _BEGINNINGS = ("bootstrap", "copy_worker", "plan", "recover")
@@ -40,6 +41,8 @@ def as_task(task_id: str, pipeline_file: str) -> Iterator[None]:
     from slotlake.infra.airflow.versions import AirflowException, AirflowFailException
 
     compiled = compiled_loops()
+    address = base_address()
+    airflow_address.set(address if "://" in address else "")
     try:
         hide_secrets(pipeline_file)
         _skip_if_dropped(task_id, pipeline_file)

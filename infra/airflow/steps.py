@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
@@ -27,10 +27,9 @@ from slotlake.infra.airflow.scheduling import shortened
 from slotlake.infra.pipeline import Pipeline
 from slotlake.infra.progress import progress_lines
 from slotlake.infra.recover.approved import note_plan
-from slotlake.infra.reports import SyncReport
+from slotlake.infra.reports import Alarm, SyncReport
 from slotlake.infra.source.bell import Bell
 from slotlake.infra.state.notes import DROPPED
-from slotlake.infra.status.noted import look
 from slotlake.infra.sync.loop import RunLimits, RunListener, batch_lines, run_line, stopped_by_signals
 
 _log = logging.getLogger(__name__)
@@ -238,10 +237,16 @@ def recover(pipeline_file: str, plan_name: str) -> dict[str, Any]:
         return shortened(report)
 
 
-def status(pipeline_file: str) -> dict[str, Any]:
-    """Return the pipeline's status, and note it for the pages; changes nothing and waits for no other run."""
+def status(
+    pipeline_file: str, more: Callable[[Mapping[str, Any]], Sequence[Alarm]] | None = None
+) -> dict[str, Any]:
+    """Return the pipeline's status; note it for the pages, and tell receivers. It waits for no other run.
+
+    Args:
+        more: finds alarms that only Airflow knows of, from the status.
+    """
     with Pipeline.open(pipeline_file) as pipeline:
-        status: dict[str, Any] = look(pipeline)["status"]
+        status: dict[str, Any] = pipeline.look(more)["status"]
         return status
 
 

@@ -1,4 +1,4 @@
-"""Commands that look and change nothing: validate, status, query, shell, decode (except with --consume)."""
+"""Commands that look and change nothing (but decode --consume): validate, status, notify, query, shell."""
 
 from __future__ import annotations
 
@@ -72,6 +72,26 @@ _CODES = {
     "copying": LakeError.exit_code,
     "initial copy unfinished": LakeError.exit_code,
 }
+
+
+@commands.command(rich_help_panel=LOOK)
+def notify(
+    pipeline: PipelineArgument,
+    test: Annotated[
+        bool, typer.Option("--test", help="Send each receiver a message that says that this is a test.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Look once, and tell the receivers of the pipeline file what is new, over, or lasts (docs/notify.md).
+
+    Nobody hears twice of the same thing, unless it lasts long: so run it as often as you like. The exit code
+    is 1 if a receiver did not take its message.
+    """
+    with open_pipeline(pipeline) as opened:
+        report = opened.tell(test=test)
+    show(report, as_json, texts.notify_text)
+    if any(report.receivers.values()):
+        raise typer.Exit(1)
 
 
 AtOption = Annotated[

@@ -139,10 +139,9 @@ def _data_docs(file: PipelineFile) -> str | None:
 def _looked_at(file: Path) -> Health:
     """Look at a pipeline, and return all that is known of it."""
     from slotlake.infra.health.model import health_of
-    from slotlake.infra.status.noted import look
 
     with open_pipeline(file) as opened:
-        seen = look(opened)
+        seen = opened.look()
         return replace(health_of(opened.file), seen=seen)
 
 

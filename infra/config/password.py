@@ -42,12 +42,18 @@ def with_password(dsn: str, section: PasswordSection | None, file: Path) -> str:
                 where=where,
                 way_out="take the password out of source.dsn, or remove source.password",
             )
-    register(dsn, lambda: _printed(section.command, file.parent, where))
+    register(dsn, lambda: printed(section.command, file.parent, where))
     return dsn
 
 
-def _printed(command: tuple[str, ...], folder: Path, where: str) -> str:
-    """Run the command; return what it prints, without the white space around it.
+def printed(command: tuple[str, ...], folder: Path, where: str, what: str = "password") -> str:
+    """Run the command; return the one line that it prints, without the white space around it.
+
+    Args:
+        command: the program and its arguments.
+        folder: of the pipeline file, where it runs.
+        where: the key of the pipeline file, for errors.
+        what: it prints, for errors.
 
     Raises:
         PipelineFileError: there is no such program.
@@ -68,26 +74,26 @@ def _printed(command: tuple[str, ...], folder: Path, where: str) -> str:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it cannot be a command"
         raise PipelineFileError(
-            f"the command for the password cannot be run: {command[0]}: {reason}",
+            f"the command for the {what} cannot be run: {command[0]}: {reason}",
             where=where,
             way_out="give the path of an installed program; a name alone is looked for in PATH",
         ) from None
     except subprocess.TimeoutExpired:
-        raise _no_password(command, f"has not ended within {SECONDS_MAX:g} s", where) from None
+        raise _nothing(what, command, f"has not ended within {SECONDS_MAX:g} s", where) from None
     if ended.returncode:
-        raise _no_password(command, f"failed (exit code {ended.returncode})", where)
-    password = ended.stdout.decode(errors="replace").strip()
-    if not password:
-        raise _no_password(command, "printed nothing", where)
-    if len(password.splitlines()) > 1 or not {"\0", "\N{REPLACEMENT CHARACTER}"}.isdisjoint(password):
-        raise _no_password(command, "printed more than one line of text", where)
-    return password
+        raise _nothing(what, command, f"failed (exit code {ended.returncode})", where)
+    text = ended.stdout.decode(errors="replace").strip()
+    if not text:
+        raise _nothing(what, command, "printed nothing", where)
+    if len(text.splitlines()) > 1 or not {"\0", "\N{REPLACEMENT CHARACTER}"}.isdisjoint(text):
+        raise _nothing(what, command, "printed more than one line of text", where)
+    return text
 
 
-def _no_password(command: tuple[str, ...], what: str, where: str) -> SourceUnavailableError:
+def _nothing(what: str, command: tuple[str, ...], happened: str, where: str) -> SourceUnavailableError:
     return SourceUnavailableError(
-        f"the command for the password, {command[0]}, {what}",
+        f"the command for the {what}, {command[0]}, {happened}",
         where=where,
-        way_out="run it by hand, as the user and with the variables of slotlake: it must print the password "
+        way_out=f"run it by hand, as the user and with the variables of slotlake: it must print the {what} "
         f"and nothing else, within {SECONDS_MAX:g} s (what it printed is not shown)",
     )

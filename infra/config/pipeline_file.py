@@ -22,6 +22,7 @@ from slotlake.decoder.errors import PipelineFileError
 from slotlake.infra.config.airflow import AirflowSection
 from slotlake.infra.config.airflow_connection import connection_text
 from slotlake.infra.config.expectations import ExpectationsSection, require_project
+from slotlake.infra.config.notify import NotifySection
 from slotlake.infra.config.password import with_password
 from slotlake.infra.config.sections import (
     ChangeLogSection,
@@ -71,6 +72,7 @@ class PipelineFile(Section):
     maintenance: MaintenanceSection = MaintenanceSection()
     verify: VerifySection = VerifySection()
     monitor: MonitorSection = MonitorSection()
+    notify: NotifySection = NotifySection()
     expectations: ExpectationsSection = ExpectationsSection()
     spark: SparkSection = SparkSection()
     path: Annotated[Path, Field(strict=False, exclude=True)]
@@ -303,7 +305,7 @@ def _cache_folder() -> Path:
 
 _KEYS = frozenset({"access_key", "secret_key", "session_token"})
 _SECTIONS = frozenset(
-    {"tables", "changelog", "state", "airflow", "maintenance", "verify", "monitor", "spark"}
+    {"tables", "changelog", "state", "airflow", "maintenance", "verify", "monitor", "notify", "spark"}
 )
 _CHOICES = frozenset({"on_conflict", "on_trouble", "on_drop", "on_delete", "on_lossy", "new_tables"})
 _OPTIONAL_SECTIONS = _SECTIONS | _CHOICES | {"expectations", "types", "permissions"}

@@ -17,13 +17,14 @@ from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 
 from slotlake.decoder.errors import PipelineFileError
-from slotlake.infra.config.pipeline_file import PipelineFile
+from slotlake.infra.config.pipeline_file import PipelineFile, resolve_secret
 
 _SECRET_KEY = re.compile(
     "password|passphrase|token|secret|credential|authorization|header|access.?key|api.?key", re.IGNORECASE
 )
 _HIDDEN = "SLOTLAKE_DECODE_DSN"
 _LENGTH_MIN = 3  # masking each "a" would make the log unreadable
+_TOKEN_LENGTH_MIN = 8  # of a part of a receiver's address: a port or `api` is none
 _VARIABLES = ("SPARK_CONNECT_AUTHENTICATE_TOKEN", "PGPASSWORD")
 
 
@@ -44,6 +45,10 @@ def secrets_of(file: PipelineFile) -> set[str]:
         secrets.update(filter(None, (storage.access_key, storage.secret_key, storage.session_token)))
     with suppress(PipelineFileError):
         secrets.update(value for name, value in file.lake_glue().items() if _SECRET_KEY.search(name))
+    for receiver in file.notify.to:
+        if receiver.url is not None:
+            with suppress(PipelineFileError):
+                secrets.update(_of_receiver(resolve_secret(receiver.url.get_secret_value(), "notify.to")))
     spellings = {
         spelling for secret in secrets for spelling in (secret, quote(secret, safe=""), quote_plus(secret))
     }
@@ -73,6 +78,14 @@ def _of_address(address: str) -> Iterator[str]:
         if secrets:
             yield address
             yield from secrets
+
+
+def _of_receiver(address: str) -> Iterator[str]:
+    """Yield the address of who is told, and the parts of it that may be tokens."""
+    yield address
+    rest = address.partition("://")[2]
+    yield rest
+    yield from (part for part in re.split("[/@:?&=,]", rest) if len(part) >= _TOKEN_LENGTH_MIN)
 
 
 def has_password(dsn: str) -> bool:

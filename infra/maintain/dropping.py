@@ -23,6 +23,7 @@ from slotlake.decoder.server.source import redact, source_session
 from slotlake.decoder.slots.slot import drop_slot, inspect_slot
 from slotlake.infra.config.identity import owner_of_slot
 from slotlake.infra.copy.unfinished import UnfinishedCopy
+from slotlake.infra.notify.notified import Notified
 from slotlake.infra.reports import Report
 from slotlake.infra.source import ddl_trigger, standing_puller
 from slotlake.infra.state.notes import DROPPED, IDENTITY, MADE, MAKING, NAMED, OWNER, VERIFIED
@@ -92,6 +93,7 @@ class Dropping:
         if not work.left:
             with work.or_by_hand(f"the journal in {self._file.state_place}"):
                 forget_journal(self._file.state_dir)
+                Notified(self._file.state_dir).forget()
         done = work.done or ["nothing was there to drop"]
         if "source" not in earlier:
             done.append(_what_becomes_of_dags(self._file))

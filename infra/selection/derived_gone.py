@@ -166,7 +166,7 @@ def gone_warnings(file: PipelineFile, namespace: str) -> list[str]:
 def gone_alarms(file: PipelineFile, namespace: str) -> list[Alarm]:
     """Return an alarm for each table that the lake lacks."""
     return [
-        Alarm("derived table gone", gone.what(name), gone.way_out)
+        Alarm("derived table gone", gone.what(name), gone.way_out, name)
         for name, gone in gone_tables(file, namespace).items()
         if not gone.is_there
     ]

@@ -303,7 +303,9 @@ def command(file: PipelineFile, action: str, name: Name) -> str:
 
 def finding_alarms(findings: Sequence[FileFinding]) -> list[Alarm]:
     """Return an alarm for each table that the file names and that the lake will not get by itself."""
-    return [Alarm("table not followed", each.what, each.way_out) for each in findings if each.lacking]
+    return [
+        Alarm("table not followed", each.what, each.way_out, each.table) for each in findings if each.lacking
+    ]
 
 
 def line_in_file(name: Name, *, exclude: bool = False) -> str:

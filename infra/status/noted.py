@@ -15,10 +15,12 @@ from slotlake.decoder.lsn import format_lsn
 from slotlake.infra.config.private_files import with_private_files
 from slotlake.infra.state.events import note_look
 from slotlake.infra.state.recorded import last_look
+from slotlake.infra.state.verified import read_verified
 from slotlake.infra.status.overview import overview
+from slotlake.spark.names import postgres_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from slotlake.infra.opened.open_pipeline import OpenPipeline
     from slotlake.spark.lake import LakeSettings
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 _POINTS_MAX = 100
 _EXACT_SECONDS_MAX = 2.0
 _AGAIN_SECONDS = 60.0
+_NEWS_SECONDS = 300.0  # as often as the monitor looks by default
 _TOTALS = {
     "bytes": "total-files-size",
     "files": "total-data-files",
@@ -54,20 +57,45 @@ def look(pipeline: OpenPipeline) -> dict[str, Any]:
     return seen
 
 
-def look_again(pipeline: OpenPipeline, *, repaired: bool = False) -> None:
+def look_again(
+    pipeline: OpenPipeline,
+    *,
+    repaired: bool = False,
+    tells: bool = False,
+    aside: Collection[str] | None = None,
+) -> dict[str, Any] | None:
     """Look again where the last look says that something is wrong, since it may be right now.
 
     At most once a minute, because an alarm may last for days, and a look at very many tables takes seconds.
 
     Args:
         repaired: something was repaired, so look in any case, if anybody ever did.
+        tells: somebody is to hear of it, so look also if there is news, or after some minutes.
+        aside: the tables that are set aside now; None: not known.
+
+    Returns:
+        What was seen; None without a look.
     """
     seen = last_look(pipeline.file.state_dir)
     last, age = seen.get("status"), time.time() - seen.get("time", 0.0)
     is_due = last is not None and (last["alarms"] or last["state"] != "ready") and age >= _AGAIN_SECONDS
-    if is_due or (repaired and last is not None):
-        with suppress(SlotlakeError):  # what was done is done; the monitor's next look says what is wrong
-            look(pipeline)
+    with suppress(SlotlakeError, OSError):  # what was done is done; the monitor's look says what is wrong
+        if is_due or (repaired and last is not None) or (tells and _is_news(pipeline, last, age, aside)):
+            return look(pipeline)
+    return None
+
+
+def _is_news(
+    pipeline: OpenPipeline, last: Mapping[str, Any] | None, age: float, aside: Collection[str] | None
+) -> bool:
+    """Return whether a look would show something else than the last one, as far as is known here."""
+    if last is None or age >= _NEWS_SECONDS:
+        return True
+    different = sorted(read_verified(pipeline.file.state_dir)["open"])
+    if different != ((last.get("verification") or {}).get("different") or []):
+        return True
+    known = {postgres_name(each["schema"], each["table"]) for each in last["set_aside"]}
+    return aside is not None and known != set(aside)
 
 
 def _lake_facts(lake: LakeSettings, before: Mapping[str, Any]) -> dict[str, Any]:

@@ -123,7 +123,12 @@ def _absent(namespace: str, entry: Aside) -> TableStatus:
 def set_aside_alarms(point: ReadPoint, published: set[tuple[str, str]] | None) -> list[Alarm]:
     """Return an alarm for each table that is set aside, is still published, and needs a person."""
     return [
-        Alarm("set aside", f"table {each.source_name} is set aside: {each.reason}", with_resume(each.way_out))
+        Alarm(
+            "set aside",
+            f"table {each.source_name} is set aside: {each.reason}",
+            with_resume(each.way_out),
+            each.source_name,
+        )
         for each in point.aside.values()
         if (published is None or each.name in published) and not each.needs_nobody
     ]

@@ -12,10 +12,9 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from slotlake.decoder.catalog.publications import SourceTable, TableWarning, unfit_tables, unsent_warnings
-from slotlake.decoder.errors import LockedError, PipelineFileError, SlotBusyError, SlotlakeError
+from slotlake.decoder.errors import PipelineFileError
 from slotlake.decoder.server.services import RESTART, advised, service_of
 from slotlake.decoder.server.source import ServerIdentity, identify, redact, source_session
 from slotlake.decoder.slots.capacity import capacity, require_free_slot
@@ -30,8 +29,10 @@ from slotlake.infra.config.unencrypted import unencrypted_connections
 from slotlake.infra.copy.bootstrap import make_publications, without_troubled
 from slotlake.infra.copy.tables import published_over
 from slotlake.infra.copy.unfinished import require_own_slot
+from slotlake.infra.notify.sending import address_errors
 from slotlake.infra.opened.full_disk import Places, full_places, room_at
 from slotlake.infra.opened.open_pipeline import OpenPipeline
+from slotlake.infra.progress import counted
 from slotlake.infra.reports import Report
 from slotlake.infra.selection.aside import tables_aside, with_resume
 from slotlake.infra.selection.file_tables import FileFinding, binary_findings, file_findings, names_in_lake
@@ -42,23 +43,13 @@ from slotlake.infra.selection.roots import require_roots
 from slotlake.infra.selection.tables import refuse_changed, require_published
 from slotlake.infra.selection.types import texts_of_numerics
 from slotlake.infra.source.own_slot import require_own_slot_name
+from slotlake.infra.status.checks import Check, Checks
 from slotlake.infra.status.room import needed_bytes, size
 from slotlake.infra.status.spark_check import check_spark
 from slotlake.infra.sync.findings import WAY_OUT, Judgement
 from slotlake.infra.sync.gates import suites_read
 
-Result = Literal["ok", "warning", "error", "not checked"]
 _FREE_SENDERS_NEEDED = 2  # one for a sync, one for a verification at the same time
-
-
-@dataclass(frozen=True)
-class Check(Report):
-    """One check; only a warning or an error has a ``way_out``."""
-
-    name: str
-    result: Result
-    what: str
-    way_out: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,7 +67,7 @@ def validate(path: str | os.PathLike[str], *, remote: str | None = None) -> Vali
     Args:
         remote: a Spark Connect server, as for `OpenPipeline.open`.
     """
-    checks = _Checks()
+    checks = Checks()
     checks.make("file", lambda: _file(checks, path, remote))
     if checks.opened is not None:
         with checks.opened as pipeline, privately(pipeline.file):
@@ -87,54 +78,13 @@ def validate(path: str | os.PathLike[str], *, remote: str | None = None) -> Vali
 
 def validate_source(file: PipelineFile) -> list[Check]:
     """Make the checks that are about the server alone, for a file that need not be written yet."""
-    checks = _Checks()
+    checks = Checks()
     with OpenPipeline(file) as pipeline:
         _server(_Look(pipeline, checks))
     return checks.results
 
 
-class _Checks:
-    """The results so far; after a failed check, the next checks follow."""
-
-    def __init__(self) -> None:
-        self.results: list[Check] = []
-        self.opened: OpenPipeline | None = None
-        self._passed: set[str] = set()
-
-    def make(self, name: str, look: Callable[[], str], *needs: str) -> None:
-        """Make one check.
-
-        Args:
-            name: of the check, as the report has it.
-            look: returns the text of an ok, or raises an error; it may also add warnings.
-            needs: the names of checks that must have passed before.
-        """
-        lacking = [need for need in needs if need not in self._passed]
-        if lacking:
-            self.results.append(Check(name, "not checked", f"the check {lacking[0]!r} must pass first"))
-            return
-        before = len(self.results)
-        try:
-            what = look()
-        except SlotlakeError as error:
-            passing = isinstance(error, SlotBusyError | LockedError)
-            self._add_error(name, "warning" if passing else "error", error)
-            return
-        if all(check.result != "error" for check in self.results[before:]):
-            self._passed.add(name)
-        if len(self.results) == before:
-            self.results.append(Check(name, "ok", what))
-
-    def add(self, name: str, result: Result, what: str, way_out: str) -> None:
-        """Add a warning or an error to the report; the check that adds it continues."""
-        self.results.append(Check(name, result, what, way_out))
-
-    def _add_error(self, name: str, result: Result, error: SlotlakeError) -> None:
-        where = f" ({error.where})" if error.where else ""
-        self.add(name, result, f"{error.what}{where}", error.way_out)
-
-
-def _file(checks: _Checks, path: str | os.PathLike[str], remote: str | None) -> str:
+def _file(checks: Checks, path: str | os.PathLike[str], remote: str | None) -> str:
     checks.opened = OpenPipeline.open(path, remote=remote)
     file = checks.opened.file
     for warning in unencrypted_connections(file):
@@ -150,7 +100,7 @@ class _Look:
     """One validation: the pipeline, and what earlier checks have read for later ones."""
 
     pipeline: OpenPipeline
-    checks: _Checks
+    checks: Checks
     server: ServerIdentity | None = None
     initialised: bool = False
     findings: list[FileFinding] = field(default_factory=list)
@@ -187,6 +137,8 @@ def _both_sides(look: _Look) -> None:
     _published(look)
     if any(section.expectations for section in look.pipeline.file.tables.values()):
         make("suites", lambda: f"{suites_read(look.pipeline.file)} suites of Great Expectations can be read")
+    if look.pipeline.file.notify.to:
+        make("notify", lambda: _notify(look))
     if look.pipeline.file.lake.readers:
         make("readers", lambda: _readers(look))
     make("lake", lambda: _lake(look), "source", "catalog")
@@ -347,6 +299,13 @@ def _later_a_warning(look: _Look, name: str, require: Callable[[], None]) -> Non
         if not look.initialised:
             raise
         look.checks.add(name, "warning", f"{error.what} ({error.where})", error.way_out)
+
+
+def _notify(look: _Look) -> str:
+    for error in address_errors(look.pipeline.file):
+        look.checks.add_error("notify", "error", error)
+    count = counted(len(look.pipeline.file.notify.to), "receiver")
+    return f"messages can be sent to {count}; slotlake notify --test sends one to each"
 
 
 def _readers(look: _Look) -> str:

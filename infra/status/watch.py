@@ -218,7 +218,12 @@ def _transaction_alarms(pressure: Pressure, limits: MonitorSection) -> list[Alar
     if limit is None:
         return []
     return [
-        Alarm("held back", f"WAL is held back by {holder}", _way_to_end(holder.kind, holder.pid, holder.gid))
+        Alarm(
+            "held back",
+            f"WAL is held back by {holder}",
+            _way_to_end(holder.kind, holder.pid, holder.gid),
+            str(holder.gid or holder.pid),
+        )
         for holder in pressure.holders[:_TRANSACTIONS_MAX]
         if holder.seconds > limit
     ]
@@ -249,6 +254,7 @@ def _other_slot_alarm(other: OtherSlot) -> Alarm:
         f"nobody has read the slot {other.name} (database {other.database or 'any'}){since}, and it retains "
         f"{megabytes(other.retained_bytes or 0)} of WAL",
         f"if nothing needs the slot any more: SELECT pg_drop_replication_slot('{other.name}')",
+        other.name,
     )
 
 

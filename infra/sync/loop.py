@@ -72,10 +72,12 @@ class RunListener:
     Attributes:
         batch: called after each micro-batch that brought something.
         line: called with a line of text for each other event.
+        tried: called after each attempt, with its error if it is made again, else with None.
     """
 
     batch: Callable[[SyncReport], None] = lambda report: None
     line: Callable[[str], None] = lambda line: None
+    tried: Callable[[SlotlakeError | None], None] = lambda error: None
 
 
 class Verifier(Protocol):
@@ -170,6 +172,7 @@ class _Loop:
         if report is None:
             return
         self._failing_since, self._retry_seconds = None, _RETRY_SECONDS
+        self._listener.tried(None)
         self._count(report)
         if report.joining:  # the next batch copies more of these tables
             return
@@ -245,6 +248,7 @@ class _Loop:
         if not error.retryable or left <= 0:
             raise error
         pause = min(self._retry_seconds, left)
+        self._listener.tried(error)
         self._listener.line(f"{error.what}; tried again in {pause:.0f} s, and for {left:.0f} s at most")
         self._retry_seconds = min(2 * self._retry_seconds, _RETRY_SECONDS_MAX)
         self._bell.pause(self._bounded(pause))

@@ -51,7 +51,7 @@ def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
                 raise paused
             return SimpleNamespace(is_paused=paused)
 
-        monkeypatch.setattr(steps, "status", lambda path: report)
+        monkeypatch.setattr(steps, "status", lambda path, more: (more(report), report)[1])
         return monitoring.watch(str(file), SimpleNamespace(get_dag=get_dag))
 
     return look

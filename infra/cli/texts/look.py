@@ -19,6 +19,7 @@ from slotlake.infra.progress import conflict_counts, counted
 
 if TYPE_CHECKING:
     from slotlake.infra.reports import StatusReport, TableStatus
+    from slotlake.infra.status.telling import TellReport
     from slotlake.infra.status.types_report import ColumnTypes, TypesReport
     from slotlake.infra.status.validation import Check, ValidationReport
 
@@ -212,6 +213,15 @@ def _copied(copied: dict[str, Any]) -> str:
     total = f" of about {copied['rows_estimated']:,}" if copied["rows_estimated"] else ""
     ranges = f"{copied['ranges_done']:,} of {copied['ranges']:,} ranges"
     return f"{copied['rows']:,}{total} rows, {size_text(copied['bytes'])}, {ranges}"
+
+
+def notify_text(report: TellReport, console: Console) -> None:
+    """Print a line for each receiver that was to be notified."""
+    for name, reason in report.receivers.items():
+        console.print(escape(f"{name}: {reason or 'it took the message'}"))
+    if not report.receivers:
+        alarms = "no alarm" if not report.alarms else counted(report.alarms, "alarm")
+        console.print(f"{report.pipeline}: {alarms}, and nothing new to tell")
 
 
 def types_text(report: TypesReport, console: Console) -> None:
