@@ -1,6 +1,7 @@
 """The plugin that Airflow loads (entry point ``airflow.plugins``): a page in its navigation and on its DAGs.
 
-It also makes a starting scheduler warm its workers (`infra.airflow.worker_start`).
+It also makes a starting scheduler warm its workers (`infra.airflow.worker_start`), and makes the pools of
+pipelines (`infra.airflow.pools`).
 
 Every process of Airflow loads plugins, so this module imports nothing heavy; the page's own module is
 imported with the first request, in the API server. Airflow does not put a plugin's app behind its login: that
@@ -14,7 +15,7 @@ from typing import Any, ClassVar
 
 from airflow.plugins_manager import AirflowPlugin
 
-from slotlake.infra.airflow import worker_start
+from slotlake.infra.airflow import pools, worker_start
 from slotlake.infra.airflow.base_path import PREFIX, base_path
 
 _Message = MutableMapping[str, Any]
@@ -44,7 +45,7 @@ class SlotlakePlugin(AirflowPlugin):  # type: ignore[misc]  # Airflow is not fol
     """All pipelines in the navigation; on the page of a DAG, the pipeline of that DAG."""
 
     name = "slotlake"
-    listeners: ClassVar[list[Any]] = [worker_start]
+    listeners: ClassVar[list[Any]] = [worker_start, pools]
     fastapi_apps: ClassVar[list[dict[str, Any]]] = [
         {"app": LateApp(), "url_prefix": PREFIX, "name": "slotlake"}
     ]

@@ -74,11 +74,6 @@ class AirflowSection(Section):
             raise ValueError(f"write {', '.join(_VERIFY_WORDS)}, a cron expression, or a number of seconds")
         return value
 
-    @property
-    def needs_triggerer(self) -> bool:
-        """Whether the pipeline's DAGs need Airflow's triggerer."""
-        return self.schedule == ON_CHANGE
-
     @field_validator("schedule", "maintenance")
     @classmethod
     def _times(cls, value: str | int | None, info: ValidationInfo) -> str | int | None:

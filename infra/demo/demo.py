@@ -115,9 +115,9 @@ class Demo:
             folder / "airflow",
             CHECKOUT / "dags",
             environment={"SLOTLAKE_PIPELINES": str(self.pipeline_file)},
-            pools={"slotlake_demo": 1},
             parse_seconds=120,
             dies_with_parent=not keep,
+            triggerer=True,  # Airflow's first screen is red without one
         )
         runtime = spark_runtime("s3" if s3 else "")
         self.spark = LocalSparkConnect(folder / "spark", runtime, memory="1g", dies_with_parent=not keep)
@@ -247,7 +247,6 @@ class Demo:
                 )
             time.sleep(0.05)
         self.airflow.environment |= self.spark.client_environment()
-        self.airflow.triggerer = load_pipeline(self.pipeline_file).airflow.needs_triggerer
         self.airflow.start()
 
     def _bootstrap(self, screen: Screen, client: AirflowClient) -> dict[str, Any]:
