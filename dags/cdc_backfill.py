@@ -49,23 +49,30 @@ def cdc_backfill(pipeline: PipelineFile) -> None:
                 type="array",
                 minItems=1,
                 title="Tables",
-                description="Names in PostgreSQL's form: public.orders. Without a list here: one per line.",
+                description="Choose the tables that are to be read again. If there is no list to choose "
+                "from, write one per line, as PostgreSQL writes it: public.orders.",
                 **({"examples": table_names} if table_names else {}),
             ),
             "where": Param(
-                None, type=optional_text, title="WHERE", description="SQL condition. Empty: the whole tables."
+                None,
+                type=optional_text,
+                title="WHERE",
+                description="Write an SQL condition, as after WHERE, to read only some rows again. Leave "
+                "this empty to read whole tables.",
             ),
             "key_range": Param(
                 None,
                 type=optional_text,
                 title="Key range",
-                description="Range of the key's first column: A..B, A.. or ..B.",
+                description="Write A..B, A.. or ..B to read only rows with the first column of their key in "
+                "this range.",
             ),
             "dry_run": Param(
                 True,
                 type="boolean",
                 title="Dry run",
-                description="Change nothing; only report what would change. Switch it off to write.",
+                description="While this is on, nothing changes, and the log says what would change. "
+                "Switch it off to write.",
             ),
         },
         **scheduling.start_options(pipeline, scheduling.BY_HAND, kind="backfill"),

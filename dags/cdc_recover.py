@@ -46,7 +46,8 @@ def cdc_recover(pipeline: PipelineFile) -> None:
                 False,
                 type="boolean",
                 title="Dry run",
-                description="Only show what is wrong, and the plan; ask nobody to approve it.",
+                description="Switch this on to see only what is wrong, and the plan. Nobody is asked to "
+                "approve it.",
             )
         },
         **scheduling.start_options(pipeline, scheduling.BY_HAND, kind="recover"),

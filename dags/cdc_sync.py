@@ -147,7 +147,8 @@ def cdc_sync(pipeline: PipelineFile) -> None:
         f"{pipeline.lake.namespace}_replay",
         type="string",
         title="Scratch namespace",
-        description="Only for the Backfill button: namespace of the tables that the replay writes.",
+        description="Only the Backfill button uses this. It is the namespace of the tables that the replay "
+        "writes.",
     )
     kind = scheduling.kind_of_run(pipeline)
     with DAG(

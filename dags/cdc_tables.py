@@ -30,19 +30,32 @@ def cdc_tables(pipeline: PipelineFile) -> None:
         return scheduling_backfill.change_tables(pipeline_file, params)
 
     known = scheduling_backfill.table_names(pipeline)
-    names = {"type": "array", "description": "Names in PostgreSQL's form: public.orders."}
     with DAG(
         f"cdc_tables_{pipeline.name}",
         schedule=None,
         doc_md=DOCS,
         params={
-            "add": Param([], title="Add", **names),
-            "remove": Param([], title="Remove", **names, **({"examples": known} if known else {})),
+            "add": Param(
+                [],
+                type="array",
+                title="Add",
+                description="Write the tables that are to join, one per line, as PostgreSQL writes them: "
+                "public.orders. A pattern such as shop.* stands for several.",
+            ),
+            "remove": Param(
+                [],
+                type="array",
+                title="Remove",
+                description="Choose the tables that are to leave, or write them, one per line. The lake "
+                "keeps them as they were.",
+                **({"examples": known} if known else {}),
+            ),
             "drop": Param(
                 False,
                 type="boolean",
                 title="Drop",
-                description="Also remove the lake's tables that are to be removed, with their past.",
+                description="Switch this on to remove the lake's tables too, with all that they have of "
+                "the past.",
             ),
         },
         **scheduling.start_options(pipeline, scheduling.BY_HAND, kind="tables"),

@@ -44,7 +44,15 @@ def cdc_verify(pipeline: PipelineFile) -> None:
         f"cdc_verify_{pipeline.name}",
         schedule=scheduling.verification(pipeline, assets.pipeline_asset(pipeline.name)),
         doc_md=DOCS,
-        params={"scope": Param(scheduling.SCOPES[0], enum=list(scheduling.SCOPES), title="Which rows")},
+        params={
+            "scope": Param(
+                scheduling.SCOPES[0],
+                enum=list(scheduling.SCOPES),
+                title="Which rows",
+                description="Choose which rows are compared: all of them (full), those that changed since "
+                "they were found equal (changed), or the slices whose turn it is (rolling).",
+            )
+        },
         **scheduling.start_options(pipeline, kind="verify"),
     ):
         verify(str(pipeline.path))

@@ -18,8 +18,12 @@ except ImportError:  # Airflow 3.1
 bag = DagBag(Path(sys.argv[1]))
 dags = {dag.dag_id: [dag.fileloc, *dag.task_ids] for dag in bag.dags.values()}
 pools = {dag.dag_id: {task.task_id: task.pool for task in dag.tasks} for dag in bag.dags.values()}
+forms = {
+    dag.dag_id: {name: dag.params.get_param(name).description for name in dag.params}
+    for dag in bag.dags.values()
+}
 errors = {str(k): v for k, v in bag.import_errors.items()}
-print(json.dumps({"dags": dags, "pools": pools, "errors": errors}))
+print(json.dumps({"dags": dags, "pools": pools, "forms": forms, "errors": errors}))
 """
 
 
@@ -32,8 +36,8 @@ def read_dags(python: Path, folder: Path, pipelines: Path, home: Path, path: str
         path: the value of ``PYTHONPATH``; none for an installed slotlake.
 
     Returns:
-        ``dags``: per DAG the file it is from and its tasks; ``pools``: per DAG and task its pool; ``errors``:
-        per file what is wrong.
+        ``dags``: per DAG the file it is from and its tasks; ``pools``: per DAG and task its pool; ``forms``:
+        per DAG the hint of each field; ``errors``: per file what is wrong.
     """
     variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     home.mkdir(parents=True, exist_ok=True)

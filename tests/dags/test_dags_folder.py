@@ -85,3 +85,7 @@ def test_the_folder_of_dag_files_is_a_dags_folder_too(pipelines: Path) -> None:
         "default_pool"
     }
     assert pools["cdc_sync_a"] == {"slotlake_slot_a"}
+    hints = [(dag, field, hint) for dag, form in read["forms"].items() for field, hint in form.items()]
+    assert len(hints) > 10
+    # Whole sentences, which begin with what to do, or with what the field is for.
+    assert [each for each in hints if not re.fullmatch(r"[A-Z]\w+ .{20,}\.", each[2] or "")] == []
