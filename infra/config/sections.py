@@ -23,6 +23,7 @@ ReaderName = Literal[
     "duckdb",
     "trino",
     "pyiceberg",
+    "polars",
     "snowflake",
     "bigquery",
     "athena",

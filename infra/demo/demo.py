@@ -344,6 +344,7 @@ lake:
   uri: "sqlite:///{self.folder}/lake.db"
   warehouse: "{warehouse}"
 {textwrap.indent(yaml.safe_dump({"storage": storage}), "  ") if storage else ""}  namespace: bank
+  views: true
 airflow:
   schedule: {SCHEDULE_SECONDS}
   verify: manual  # once, after the writes: comparing all accounts after each batch would take both cores

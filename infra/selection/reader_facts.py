@@ -141,6 +141,12 @@ READERS: Mapping[str, Reader] = {
         _said(_MATRIX, yes="format 2, format 3, sqlite, postgresql, rest, glue, hive, file, s3")
         | _said(_TYPES, yes="uuid", no="variant"),
     ),
+    "polars": Reader(
+        "polars",
+        "2.1.0",
+        _said(_MATRIX, yes="format 2, format 3, sqlite, postgresql, rest, file"),
+        "pyiceberg finds the files for it.",
+    ),
     "trino": Reader(
         "Trino",
         "476",

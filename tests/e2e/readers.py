@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import polars
 import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
 
@@ -80,6 +81,21 @@ class PyIceberg:
         if isinstance(version, str):
             return loaded.scan().use_ref(version).to_arrow()
         return loaded.scan(snapshot_id=version).to_arrow()
+
+
+@dataclass
+class Polars:
+    """polars, which asks pyiceberg's catalog for the files and reads them, and their deletes, itself."""
+
+    catalog: Any
+    lake: LakeSettings
+    name: str = "polars"
+    refuses: Mapping[str, str] = field(default_factory=dict)
+
+    def read(self, table: str, version: int | str | None) -> Any:
+        loaded = self.catalog.load_table(f"{self.lake.namespace}.{table}")
+        version = loaded.metadata.refs[version].snapshot_id if isinstance(version, str) else version
+        return polars.scan_iceberg(loaded, snapshot_id=version, reader_override="native").collect().to_arrow()
 
 
 @dataclass

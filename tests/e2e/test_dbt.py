@@ -43,6 +43,12 @@ STEPS = [
     "UPDATE orders SET id = 40, total = 11 WHERE id = 4; UPDATE customers SET spent = spent + 1 WHERE id = 5",
     "TRUNCATE orders; INSERT INTO orders VALUES (1, 1, 7); UPDATE customers SET spent = 7 * (id = 1)::int",
 ]
+BANK = """
+CREATE TABLE pgbench_branches (bid int PRIMARY KEY, bbalance int, filler char(88));
+CREATE TABLE pgbench_history (tid int, bid int, aid int, delta int, mtime timestamp, filler char(22));
+INSERT INTO pgbench_branches VALUES (1, 7), (2, -3), (3, 0);
+INSERT INTO pgbench_history (bid, delta) VALUES (1, 10), (1, -3), (2, -3)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -84,12 +90,26 @@ def test_models_over_pinned_views(
     assert written == [10, 1, 0, 1, 1], "a run writes only what changed since"
 
 
+def test_the_models_of_the_demo(database: Database, session: Any, tmp_path: Path, dbt: Path) -> None:
+    """Over the demo's tables; each transaction writes as pgbench does, to a branch and to the history."""
+    database.execute(BANK)
+    file = pipeline_file(tmp_path, database, ["pgbench_branches", "pgbench_history"], name="bank")
+    file.write_text(file.read_text().replace("lake:\n", "lake:\n  views: true\n", 1))
+    with Pipeline.open(file) as pipeline:
+        pipeline.init()
+        _build(dbt, pipeline, tmp_path)
+    with duckdb.connect(str(tmp_path / "shop.duckdb"), read_only=True) as connection:
+        found = connection.execute("SELECT bid, balance, history FROM branches ORDER BY bid").fetchall()
+    assert found == [(1, 7, 7), (2, -3, -3), (3, 0, 0)]
+
+
 def _build(dbt: Path, pipeline: Pipeline, folder: Path) -> None:
     project = ROOT / "docs" / "dbt"
     environment = {
         **os.environ,
         "LAKE_URI": pipeline.lake.uri,
         "LAKE_WAREHOUSE": pipeline.lake.warehouse,
+        "LAKE_NAMESPACE": pipeline.lake.namespace,
         "SHOP_DUCKDB": str(folder / "shop.duckdb"),
         "DBT_PROJECT_DIR": str(project),
         "DO_NOT_TRACK": "1",

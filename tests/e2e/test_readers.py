@@ -26,6 +26,7 @@ from tests.e2e.oracle import pipeline_file, source_rows
 from tests.e2e.readers import (
     DuckAttached,
     DuckFiles,
+    Polars,
     PyIceberg,
     Reader,
     Rows,
@@ -188,7 +189,8 @@ def _readers(session: Any, lake: LakeSettings) -> list[Reader]:
     own = sibling(session)
     use_lake(own, lake)
     catalog = pyiceberg_catalog(lake)
-    readers: list[Reader] = [Spark(own, lake), PyIceberg(catalog, lake), DuckFiles(catalog, lake)]
+    readers: list[Reader] = [Spark(own, lake), PyIceberg(catalog, lake)]
+    readers += [Polars(catalog, lake), DuckFiles(catalog, lake)]
     return [*readers, DuckAttached(lake.uri, lake)] if lake.is_rest else readers
 
 
