@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from typing import Any
 
 import pytest
@@ -43,6 +44,29 @@ def test_a_workflow_runs_commands_that_are_there(path: Any) -> None:
     commands = [step["run"].split()[0] for step in steps if "run" in step]
     assert commands
     assert [each for each in commands if not (ROOT / each).is_file()] == []
+
+
+@pytest.mark.parametrize(
+    ("tag", "words"),
+    [("v9.9.9", "the tag is v9.9.9"), (f"v{VERSION}", f"CHANGELOG.md has no day for {VERSION}")],
+)
+def test_a_tag_that_fits_nothing_is_not_built(tag: str, words: str) -> None:
+    """The version in hand has no day yet; at a release, while it has one, there is nothing to refuse."""
+    if tag == f"v{VERSION}" and f"## {VERSION} (unreleased)" not in (ROOT / "CHANGELOG.md").read_text():
+        pytest.skip("the version has its day")
+    done = subprocess.run([ROOT / ".ci" / "release", tag], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert words in done.stderr
+
+
+def test_what_is_published_is_what_was_built_and_by_whom_only() -> None:
+    jobs = _yaml(".github/workflows/release.yml")["jobs"]
+    assert {job for job, what in jobs.items() if "id-token" in what.get("permissions", {})} == {"package"}
+    assert jobs["package"]["needs"] == jobs["images"]["needs"] == "build"
+    assert {jobs[job]["environment"] for job in ("package", "images")} == {"package", "images"}
+    targets = jobs["images"]["strategy"]["matrix"]["target"]
+    dockerfile = (ROOT / "infra" / "deploy" / "Dockerfile").read_text()
+    assert [each for each in targets if f" AS {each}\n" not in dockerfile] == []
 
 
 def test_what_people_write_to_us_has_a_form() -> None:
