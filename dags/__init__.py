@@ -14,6 +14,7 @@ __all__ = [
     "cdc_bootstrap",
     "cdc_maintenance",
     "cdc_monitor",
+    "cdc_new",
     "cdc_recover",
     "cdc_sync",
     "cdc_tables",

@@ -44,8 +44,9 @@ def new(
     lacks with the statements to run, and the commands that come next. The exit code is 1 if the file needs
     something that is not there yet, as of `validate`.
     """
-    from slotlake.infra.cli.making import New, Questions, require_absent
+    from slotlake.infra.cli.making import New, Questions
     from slotlake.infra.config.secrets import given_dsn
+    from slotlake.infra.making import require_absent
 
     source = None if dsn is None else given_dsn(dsn)
     needed = {"--dsn": source, "--name": name or file, "--tables": tables, "--lake": lake}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from contextlib import suppress
@@ -15,6 +14,7 @@ import typer
 from slotlake import VERSION
 from slotlake.decoder.errors import LakeError, PipelineFileError
 from slotlake.infra.cli.options import LOOK, PipelineArgument, open_pipeline
+from slotlake.infra.config.whole_file import write_whole
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -48,7 +48,7 @@ def metrics(
     if output is None:
         sys.stdout.write(text)
     else:
-        write_whole(output, text)
+        write_whole(output, text, "-o")
     _exit_as_status([health])
 
 
@@ -73,7 +73,7 @@ def report(
     text = document(
         fleet, list(zip(known, files, strict=True)), version=VERSION, links=links, show_keys=show_keys
     )
-    write_whole(output, text)
+    write_whole(output, text, "-o")
     _exit_as_status(known)
 
 
@@ -149,28 +149,3 @@ def _exit_as_status(pipelines: list[Health]) -> None:
     """End as `slotlake status` does: an error only if a lake cannot be reached."""
     if any(health.state == "lake unreachable" for health in pipelines):
         raise typer.Exit(LakeError.exit_code)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the earlier content or all of the new one.
-
-    Raises:
-        PipelineFileError: it cannot be written; what was there before stays.
-    """
-    # node_exporter reads only ``*.prom``, so not this one.
-    incoming = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        if path.is_dir():
-            raise IsADirectoryError(0, "it is a folder")
-        with incoming.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        incoming.replace(path)
-    except OSError as error:
-        incoming.unlink(missing_ok=True)
-        raise PipelineFileError(
-            f"the file cannot be written ({error.strerror})",
-            where=f"-o {path}",
-            way_out="name a file in a folder that exists and that this user may write",
-        ) from None

@@ -54,7 +54,7 @@ def test_one_line_makes_all_dags_of_all_pipelines(tmp_path: Path, pipelines: Pat
     (pipelines / "b.yaml").write_text(FILE.format(name="b") + together)
     folder = _folder(tmp_path)
     read = _read(folder, pipelines)
-    assert set(read["dags"]) == {f"cdc_{kind}_{name}" for kind in KINDS for name in "ab"}
+    assert set(read["dags"]) == {"cdc_new", *(f"cdc_{kind}_{name}" for kind in KINDS for name in "ab")}
     assert read["errors"] == {}
     # A worker finds a DAG again by its file: it has to be the user's, not one among the installed packages.
     assert {dag[0] for dag in read["dags"].values()} == {str(folder / "slotlake_dags.py")}
@@ -66,7 +66,7 @@ def test_one_line_makes_all_dags_of_all_pipelines(tmp_path: Path, pipelines: Pat
 def test_a_wrong_pipeline_file_takes_away_its_own_dags_only(tmp_path: Path, pipelines: Path) -> None:
     (pipelines / "b.yaml").write_text(FILE.format(name="b").replace("slot:", "slott:"))
     read = _read(_folder(tmp_path), pipelines)
-    assert set(read["dags"]) == {f"cdc_{kind}_a" for kind in KINDS}
+    assert set(read["dags"]) == {"cdc_new", *(f"cdc_{kind}_a" for kind in KINDS)}
     ((file, error),) = read["errors"].items()
     assert Path(file).name == "slotlake_wrong_pipeline_files.py"
     assert "b.yaml" in error
@@ -76,7 +76,7 @@ def test_a_wrong_pipeline_file_takes_away_its_own_dags_only(tmp_path: Path, pipe
 def test_the_folder_of_dag_files_is_a_dags_folder_too(pipelines: Path) -> None:
     """Its `__init__.py`, which makes it a package, is no DAG file to stumble over, and doubles no DAG."""
     read = _read(ROOT / "dags", pipelines)
-    assert set(read["dags"]) == {f"cdc_{kind}_{name}" for kind in KINDS for name in "ab"}
+    assert set(read["dags"]) == {"cdc_new", *(f"cdc_{kind}_{name}" for kind in KINDS for name in "ab")}
     assert read["errors"] == {}
     assert {Path(dag[0]).parent for dag in read["dags"].values()} == {ROOT / "dags"}
     # What may take long holds no place of the pipeline's pool: micro-batches go on meanwhile.

@@ -18,10 +18,10 @@ import pytest
 
 from slotlake.decoder.errors import PipelineFileError, SourceError
 from slotlake.infra.cli.main import main
-from slotlake.infra.cli.making import fitting_name
 from slotlake.infra.config.new_file import NAME, NewFile
 from slotlake.infra.config.pipeline_file import load_pipeline
 from slotlake.infra.local.postgres import USER, temporary_postgres
+from slotlake.infra.making import fitting_name
 from tests.conftest import ROOT, Database
 from tests.e2e.test_shell import until
 
