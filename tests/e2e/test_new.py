@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from slotlake.bench.typed.tutorial import blocks
 from slotlake.decoder.errors import PipelineFileError, SourceError
 from slotlake.infra.cli.main import main
 from slotlake.infra.config.new_file import NAME, NewFile
@@ -24,6 +25,7 @@ from slotlake.infra.local.postgres import USER, temporary_postgres
 from slotlake.infra.making import fitting_name
 from tests.conftest import ROOT, Database
 from tests.e2e.test_shell import until
+from tests.recordings import recorded
 
 pytestmark = pytest.mark.timeout(300)
 TABLES = (
@@ -261,6 +263,28 @@ def test_at_a_terminal(shop: Database, tmp_path: Path) -> None:
     assert shop.server.password not in screen
     tables = load_pipeline(tmp_path / "shop.yaml").tables
     assert list(tables) == ["public.orders", "shop.years", 'public."Odd, Name"']
+
+
+def test_what_a_person_sees(database: Database, tmp_path: Path) -> None:
+    """As docs/recordings.md shows it."""
+    database.execute(blocks()[0].text)
+    with _terminal(tmp_path, SHOP_DSN=database.dsn, COLUMNS="100") as (terminal, process):
+        screen = until(terminal, "", "env:NAME: ")
+        for answer, next_question in (
+            ("env:SHOP_DNS", "env:NAME: "),
+            ("env:SHOP_DSN", f"pipeline [{database.name}]: "),
+            ("shop", "[lake]: "),
+            ("", "[all]: "),
+            ("customers, ordrs", "[all]: "),
+            ("1 2", "slotlake verify shop.yaml"),
+        ):
+            os.write(terminal, f"{answer}\n".encode())
+            screen = until(terminal, screen, next_question)
+        assert process.wait(30) == 0
+    screen = re.sub(
+        "port=[0-9]+", "port=5432", screen.replace("\r\n", "\n").replace(database.name, "postgres")
+    )
+    recorded("slotlake new", f"$ slotlake new\n{screen}")
 
 
 def test_ctrl_c_at_a_question(shop: Database, tmp_path: Path) -> None:

@@ -2,61 +2,47 @@
 
 from __future__ import annotations
 
-import os
 import re
-import stat
-import subprocess
-import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT, Database
+from slotlake.bench.typed.tutorial import SECONDS_MAX, Block, blocks, environment, typed
+from tests.conftest import Database
+from tests.recordings import recorded
 
+_PROGRESS = re.compile(r"(copy .*|apply|publish|compare|waiting for .*)$")
 pytestmark = pytest.mark.timeout(600)
-
-PAGE = ROOT / "docs" / "tutorial.md"
-_BLOCK = re.compile(r"^```(sh|sql|python|text)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-_MINUTES_MAX = 10
 
 
 def test_every_command_and_answer_of_the_page(database: Database, connect: str, tmp_path: Path) -> None:
     """Ten minutes at most, though a person who reads takes longer than this test."""
-    launcher = tmp_path / "slotlake"
-    launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m slotlake "$@"\n')
-    launcher.chmod(launcher.stat().st_mode | stat.S_IXUSR)
-    environment = {
-        **os.environ, "SHOP_DSN": database.dsn, "SLOTLAKE_SPARK_REMOTE": connect, "COLUMNS": "120",
-        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
-    }  # fmt: skip
-    began, said = time.monotonic(), ""
-    for kind, text in _BLOCK.findall(PAGE.read_text()):
-        if kind == "text":
-            _require(text, said)
+    variables = environment(tmp_path, database.dsn) | {"SLOTLAKE_SPARK_REMOTE": connect}
+    began, said, seen = time.monotonic(), "", ""
+    for block in blocks():
+        if block.kind == "text":
+            _require(block.text, said)
+            said = ""
             continue
-        if text.startswith("export SHOP_DSN="):
-            continue
-        said = _ran(kind, text, database, environment, tmp_path)
-    assert time.monotonic() - began < _MINUTES_MAX * 60
+        answer = typed(block, tmp_path, variables)
+        assert "Traceback" not in answer
+        said += answer
+        seen += _shown(block, answer)
+    assert time.monotonic() - began < SECONDS_MAX
     assert database.execute(
         "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"
     ) == [(0,)]
+    seen = seen.replace(str(tmp_path), "/home/ada").replace(database.name, "postgres")
+    recorded("The tutorial", re.sub("port=[0-9]+", "port=5432", seen))
 
 
-def _ran(kind: str, text: str, database: Database, environment: dict[str, Any], folder: Path) -> str:
-    """Run a block; what it printed."""
-    if kind == "sql":
-        database.execute(text)
-        return ""
-    command = ["bash", "-ec", text] if kind == "sh" else [sys.executable, "-c", text]
-    done = subprocess.run(
-        command, env=environment, cwd=folder, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, (text, done.stdout, done.stderr)
-    assert "Traceback" not in done.stderr
-    return done.stdout
+def _shown(block: Block, said: str) -> str:
+    """What a person sees: what is typed after its prompt, then the answer without the progress before it."""
+    prompt = {"sh": "$ ", "sql": "postgres=# ", "python": ">>> "}[block.kind]
+    lines = [line if line.startswith(" ") else f"{prompt}{line}" for line in block.text.strip().splitlines()]
+    answer = [line for line in said.splitlines() if not _PROGRESS.match(line)]
+    return "\n".join([*lines, *answer, "", ""])
 
 
 def _require(shown: str, said: str) -> None:

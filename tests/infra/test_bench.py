@@ -255,6 +255,7 @@ LONGER = {
     "upkept_vs_fresh",
     "last_update_vs_first",
     "s3_vs_folder",
+    "first_pipeline_s",
     "query_s",
     "copy_vs_copy_binary",
     "merge_1k_vs_plain_merge",
