@@ -1,4 +1,4 @@
-"""A fresh Airflow and a connection: a form makes the pipeline, its pool makes itself, its monitor notifies."""
+"""A fresh Airflow: a form makes a pipeline of a connection, its pool makes itself, its monitor notifies."""
 
 from __future__ import annotations
 

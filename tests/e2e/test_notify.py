@@ -13,6 +13,7 @@ from slotlake import Pipeline
 from slotlake.decoder.errors import SlotlakeError
 from slotlake.infra.cli.main import main
 from slotlake.infra.local.object_store import LocalObjectStore
+from slotlake.infra.sync.loop import RunLimits
 from tests.conftest import Database, fresh_database
 from tests.e2e.aside_causes import BAD, encoded_database, five_rows
 from tests.e2e.oracle import assert_equal, pipeline_file
@@ -147,6 +148,22 @@ def test_a_dead_webhook_neither_fails_nor_slows(
         pipeline.sync()
         assert_equal(database, pipeline, ["t"])
     assert hook.tries == 1  # it is not asked again at once
+
+
+def test_a_run_that_cannot_go_on(database: Database, session: object, hook: Webhook, tmp_path: Path) -> None:
+    five_rows(database, "t")
+    file = pipeline_file(tmp_path, database, ["t"], extra="notify: {to: [env:A_RECEIVER]}\n")
+    with Pipeline.open(file) as pipeline:
+        pipeline.init()
+        database.execute("INSERT INTO t VALUES (6, 'x')")
+        pipeline.run(RunLimits(seconds=3.0))
+        assert hook.take() == []
+        _drop_slot(database, pipeline.source.slot)
+        with pytest.raises(SlotlakeError):
+            pipeline.run(RunLimits(seconds=30.0))
+    message = hook.one()["message"]
+    assert "does not exist\n  what to do: slotlake recover" in message
+    assert "sync fails: " in message
 
 
 def test_two_machines_and_a_store(
