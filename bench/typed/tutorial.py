@@ -62,7 +62,8 @@ def environment(folder: Path, dsn: str) -> dict[str, str]:
     launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m slotlake "$@"\n')
     launcher.chmod(launcher.stat().st_mode | stat.S_IXUSR)
     root = PAGE.parents[1]
-    return {**os.environ, "SHOP_DSN": dsn, "COLUMNS": "100", "PYTHONPATH": f"{root / 'src'}:{root}"}
+    checkout = {"PYTHONPATH": f"{root / 'src'}:{root}"} if (root / "src").is_dir() else {}
+    return {**os.environ, "SHOP_DSN": dsn, "COLUMNS": "100"} | checkout
 
 
 def typed(block: Block, folder: Path, variables: Mapping[str, str]) -> str:
