@@ -18,7 +18,7 @@ import psycopg
 import pyarrow as pa
 
 from slotlake.decoder.catalog.condition import Condition, TextColumn, keys_condition
-from slotlake.decoder.compiled.arrays import python_values
+from slotlake.decoder.compiled.arrays import distinct, python_values
 from slotlake.expectations.differences import differing_rows
 from slotlake.expectations.hashing import Hashes
 from slotlake.expectations.lake_side import LakeTable
@@ -79,7 +79,7 @@ def compare_chosen(
     )
     source_parts = [chosen.hashes(None)]
     lake_hashes, strangers = _lake_rows(
-        connection, table, read_point, condition, np.unique(source_parts[0][0])
+        connection, table, read_point, condition, distinct(source_parts[0][0])
     )
     source_parts += [_with_keys(connection, table, key, part).hashes(None) for part in _in_chunks(strangers)]
     source = np.concatenate([k for k, _ in source_parts]), np.concatenate([r for _, r in source_parts])

@@ -42,7 +42,6 @@ _NO_LIMIT: Final = 1 << 60
 _SWITCH: Final = "SLOTLAKE_DIRECT"
 _DIRECTLY, _BY_MERGE = "always", "never"
 _LIMITS: Final = (
-    "choice.ROWS_MAX",
     "choice.FILES_MAX",
     "positions.KEY_BYTES_MAX",
     "positions.ROWS_MAX",
@@ -76,7 +75,7 @@ def direct_vs_merge(progress: Progressing) -> list[Figure]:
     million = rows_asked(ROWS)
     files = min(2_000, million // 10)
     cases = (
-        _Case("in_order", 1, (2_000, 200, 50, 10), words="keys in order"),
+        _Case("in_order", 5, (10_000, 1_000, 100, 20, 5), words="keys in order"),
         _Case("no_order_1", 1, (10_000,), IN_NO_ORDER, words="keys in no order"),
         _Case("no_order_6", 6, (60_000,), IN_NO_ORDER, words="keys in no order"),
         _Case("near", 1, (10_000,), partition=f"truncate({million // files}, id)", words="ranges of keys"),

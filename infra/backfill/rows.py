@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from slotlake.decoder.catalog.condition import Condition, TextColumn, keys_condition, text_columns
 from slotlake.decoder.catalog.publications import SourceTable
-from slotlake.decoder.compiled.arrays import python_values
+from slotlake.decoder.compiled.arrays import distinct, python_values
 from slotlake.decoder.copy.files import CopiedFile
 from slotlake.decoder.copy.parts import whole_part
 from slotlake.decoder.copy.table import CopyCrew, CopyJob
@@ -262,7 +262,7 @@ def _removed_rows(difference: Difference) -> RemovedRows:
     Raises:
         LakeError: not all of them are there.
     """
-    hashes_to_remove = np.unique(np.concatenate([difference.chosen.changed, difference.chosen.deleted]))
+    hashes_to_remove = distinct(np.concatenate([difference.chosen.changed, difference.chosen.deleted]))
     columns = [difference.mirror.column(name) for name in difference.table.key]
     matched_hashes: set[int] = set()
     batches: list[pa.Table] = []

@@ -289,8 +289,7 @@ def _apply_table(
     if target.mirror in target.behind and not relations:
         stage_shape(work, schema)
     elif target.mirror in target.behind:
-        row_bytes = sum(map(batch.relation_bytes, relations)) // max(1, sum(r.rows for r in relations))
-        staged = _stage_changes(work, changes, choice, constants(schema, sidecar), row_bytes)
+        staged = _stage_changes(work, changes, choice, constants(schema, sidecar))
     for mode, table in target.derived.items():
         if table in target.behind:
             reach("apply.between_modes")
@@ -310,15 +309,17 @@ def _stage_changes(
     changes: TableChanges,
     choice: OnConflict,
     constants: Sequence[Constant],
-    row_bytes: int,
 ) -> Staged:
     schema, filled = changes.schema, bool(constants)
     if schema.soft_deletes:
         return stage_marked(work, changes, choice, constants)
     if changes.sliced:
         folds = changes.folds()
-        staged = stage_slices_directly(work, schema, folds, choice, row_bytes=row_bytes, filled=filled)
+        staged = stage_slices_directly(work, schema, folds, choice, filled=filled)
         return staged or stage_slices(work, schema, changes.folds(), choice, constants)
     parts = list(changes.folds())
-    staged = stage_directly(work, schema, parts, choice, filled=filled)
+    if len(parts) > 1:
+        staged = stage_slices_directly(work, schema, parts, choice, filled=filled)
+    else:
+        staged = stage_directly(work, schema, parts[0], choice, filled=filled)
     return staged or stage(work, schema, parts, choice, constants)

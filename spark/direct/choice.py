@@ -1,21 +1,17 @@
 """Which batches of which tables are staged without Spark, and why another is not.
 
-What needs more than a look at the keys of some files is left to Spark's MERGE: other formats, other kinds of
-tables, changes of the shape, large batches.
+What needs more than a look at the keys of a table is left to Spark's MERGE: another format, marked rows,
+changes of the shape, very large tables.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import Final
-
-import pyarrow as pa
 
 from slotlake.spark.direct.live import FILES_MAX
 from slotlake.spark.direct.snapshot import CODEC, can_compress
 from slotlake.spark.direct.unsuitable import UnsuitableError
-from slotlake.spark.fold.batch import SegmentFold
 from slotlake.spark.merge.fields import field_changes
 from slotlake.spark.merge.run import Work
 from slotlake.spark.tables.layout import default_spec
@@ -28,8 +24,6 @@ from slotlake.spark.tables.settle import settle
 SWITCH: Final = "SLOTLAKE_DIRECT"
 NEVER, USUALLY, ALWAYS = "never", "usually", "always"
 _DEFAULT: Final = USUALLY
-# A MERGE is still several times slower at ten times as many (docs/adr/0064).
-ROWS_MAX: Final = 5_000
 # Properties by which a user may have files written in a way that only Iceberg's own writers know.
 _UNKNOWN: Final = ("write.data.path", "write.metadata.path", "encryption.", "write.location-provider")
 _USUAL: Final = {
@@ -40,7 +34,7 @@ _USUAL: Final = {
 }
 
 
-def require_suitable(work: Work, schema: TableSchema, parts: Sequence[SegmentFold], *, filled: bool) -> None:
+def require_suitable(work: Work, schema: TableSchema, *, filled: bool) -> None:
     """Require that a batch of a table can be staged without Spark, as far as no file says.
 
     Args:
@@ -54,12 +48,8 @@ def require_suitable(work: Work, schema: TableSchema, parts: Sequence[SegmentFol
         (mode() == NEVER, "it is switched off"),
         (metadata["format-version"] != FORMATS[-1], "the table is of format 2"),
         (schema.soft_deletes, "rows that the source deleted stay"),
-        (len(parts) != 1 or filled, "the table changed within the batch"),
-        (any(part.truncated for part in parts), "the table was truncated"),
-        (any(part.bag and not part.has_large_rows for part in parts), "rows are named by all their values"),
-        (sum(part.changes for part in parts) > ROWS_MAX, "the batch is large"),
+        (filled, "columns get a constant in all rows"),
         (_files(metadata) > FILES_MAX, "the table has many files"),
-        (any(pa.types.is_nested(c.representation.arrow) for c in schema.columns), "a column is nested"),
         (is_unusual(metadata), "the table's files are written in an unusual way"),
         (_changes_fields(work, schema), "the table gets other fields"),
     )

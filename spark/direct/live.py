@@ -37,8 +37,8 @@ _NAMES = [field.name for field in DATA_FILE_TYPE[FORMAT].fields]
 FIRST_ROW_ID, _REFERENCED, _OFFSET, _SIZE = map(
     _NAMES.index, ("first_row_id", "referenced_data_file", "content_offset", "content_size_in_bytes")
 )
-FILES_MAX: Final = 2_000
-_REMEMBERED_FILES_MAX: Final = 20_000
+FILES_MAX: Final = 10_000
+_REMEMBERED_FILES_MAX: Final = 40_000
 
 
 @dataclass(frozen=True)

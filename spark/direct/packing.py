@@ -100,8 +100,9 @@ def with_packed(
     pieces = [rows]
     for location in files:
         count = int(reading.live.data[location].file.record_count)
-        live = np.setdiff1d(np.arange(count), deleted.get(location, reading.deleted(location)))
-        if len(live):
+        is_live = np.ones(count, np.bool_)
+        is_live[deleted.get(location, reading.deleted(location))] = False
+        if len(live := np.flatnonzero(is_live)):
             pieces.append(_rows(reading, location, live, fields))
     return pa.concat_tables(pieces, promote_options="default")
 

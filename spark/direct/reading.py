@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from slotlake.decoder.compiled.arrays import nulls
+from slotlake.decoder.compiled.arrays import distinct, nulls
 from slotlake.decoder.errors import LAKE_ALTERED, LakeError
 from slotlake.spark import lake_files
 from slotlake.spark.direct.live import Live
@@ -25,7 +25,9 @@ from slotlake.spark.tables.deletion_vectors import vectors_at
 from slotlake.spark.tables.position_deletes import Positions
 
 _WHOLE_BYTES_MAX: Final = 4 << 20
-# Values that are larger than this together are read row by row.
+# So much of small files is kept; of the others columns are read each time.
+_CACHED_BYTES_MAX: Final = 128 << 20
+# Values that are larger than this together are read some rows at a time.
 _AT_ONCE_BYTES_MAX: Final = 64 << 20
 _BUFFER_BYTES: Final = 1 << 20
 _AT_ONCE: Final = 8
@@ -57,7 +59,7 @@ class Reading:
             if vector is not None and location not in self._deleted:
                 puffin = vector.location, int(vector.file.file_size_in_bytes)
                 puffins.setdefault(puffin, {})[location] = vector.offset, vector.size
-        small = [each for each in locations if self._is_small(each) and each not in self._contents]
+        small = self._cacheable(locations)
         if not small and not puffins:
             return
         with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -97,12 +99,12 @@ class Reading:
         with self._open_file(location) as file:
             if _size(file, kinds) <= _AT_ONCE_BYTES_MAX:
                 return {n: each.take(pa.array(positions)) for n, each in _columns(file, kinds).items()}
-            return _row_by_row(file, kinds, positions)
+            return _some_at_a_time(file, kinds, positions)
 
     def pieces(
         self, location: str, kinds: Mapping[int, pa.DataType]
     ) -> Iterator[tuple[int, dict[int, pa.Array]]]:
-        """Yield columns of a data file by field id, with the number of their first row; large rows singly.
+        """Yield columns of a data file by field id, with the number of their first row, in small pieces.
 
         Args:
             kinds: the type that each column is to have, by field id.
@@ -115,14 +117,16 @@ class Reading:
             if not present or _size(file, kinds) <= _AT_ONCE_BYTES_MAX:
                 yield 0, _columns(file, kinds)
                 return
-            for at, batch in enumerate(file.iter_batches(1, columns=list(present.values()))):
+            at = 0
+            for batch in file.iter_batches(_rows_at_once(file, kinds), columns=list(present.values())):
                 yield (
                     at,
                     {
-                        n: batch[present[n]].cast(kind) if n in present else nulls(1, kind)
+                        n: batch[present[n]].cast(kind) if n in present else nulls(len(batch), kind)
                         for n, kind in kinds.items()
                     },
                 )
+                at += len(batch)
 
     def row_bytes(self, location: str, kinds: Mapping[int, pa.DataType]) -> int:
         """Return how many bytes columns of a data file take in memory, on average of its rows.
@@ -153,8 +157,15 @@ class Reading:
             return io.BytesIO(self._contents[location])
         return lake_files.open_to_read(Location(location))
 
-    def _is_small(self, location: str) -> bool:
-        return int(self.live.data[location].file.file_size_in_bytes) <= _WHOLE_BYTES_MAX
+    def _cacheable(self, locations: Sequence[str]) -> list[str]:
+        """Those of some data files that are read whole, and kept."""
+        room, some = _CACHED_BYTES_MAX - sum(map(len, self._contents.values())), []
+        for location in locations:
+            size = int(self.live.data[location].file.file_size_in_bytes)
+            if size <= min(_WHOLE_BYTES_MAX, room) and location not in self._contents:
+                room -= size
+                some.append(location)
+        return some
 
 
 def _present(file: pq.ParquetFile, kinds: Mapping[int, pa.DataType]) -> dict[int, str]:
@@ -169,20 +180,27 @@ def _size(file: pq.ParquetFile, kinds: Mapping[int, pa.DataType]) -> int:
     return sum(c.total_uncompressed_size for c in columns if c.path_in_schema.split(".")[0] in names)
 
 
-def _row_by_row(
+def _rows_at_once(file: pq.ParquetFile, kinds: Mapping[int, pa.DataType]) -> int:
+    return max(1, int(_AT_ONCE_BYTES_MAX * file.metadata.num_rows // _size(file, kinds)))
+
+
+def _some_at_a_time(
     file: pq.ParquetFile, kinds: Mapping[int, pa.DataType], positions: Positions
 ) -> dict[int, pa.Array]:
-    """The same as `_columns`, of some rows; one row of others is in memory at a time."""
-    present, wanted, start = _present(file, kinds), np.unique(positions), 0
+    """The same as `_columns`, of some rows; few others are in memory at a time."""
+    present, wanted, start = _present(file, kinds), distinct(positions), 0
+    names, rows = list(present.values()), _rows_at_once(file, kinds)
     pieces: dict[int, list[pa.Array]] = {number: [nulls(0, kind)] for number, kind in kinds.items()}
     for group in range(file.metadata.num_row_groups):
         end = start + file.metadata.row_group(group).num_rows
         if ((wanted >= start) & (wanted < end)).any():
-            names = list(present.values())
-            for at, batch in enumerate(file.iter_batches(1, row_groups=[group], columns=names), start):
-                if at in wanted:
-                    for number, name in present.items():
-                        pieces[number].append(batch[name].cast(kinds[number]))
+            at = start
+            for batch in file.iter_batches(rows, row_groups=[group], columns=names):
+                first, after = np.searchsorted(wanted, (at, at + len(batch)))
+                taken = pa.array(wanted[first:after] - at)
+                for number, name in present.items() if len(taken) else ():
+                    pieces[number].append(batch[name].take(taken).cast(kinds[number]))
+                at += len(batch)
         start = end
     order = pa.array(np.searchsorted(wanted, positions))
     return {

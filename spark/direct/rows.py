@@ -25,7 +25,7 @@ from slotlake.spark.direct.unsuitable import UnsuitableError
 from slotlake.spark.merge.sql import DELETE, IN_PLACE, MOVED, Target
 from slotlake.spark.tables.metadata import Metadata
 
-OLD_BYTES_MAX: Final = 64 << 20
+OLD_BYTES_MAX: Final = 256 << 20
 # Of rows that are larger than this Spark has several copies at once, in a memory of a fixed size.
 LARGE_ROW_BYTES: Final = 1 << 20
 # So much of what is written is in memory, and one row.

@@ -29,6 +29,7 @@ from pyiceberg.manifest import (
     ManifestFile,
 )
 
+from slotlake.decoder.compiled.arrays import distinct
 from slotlake.spark import lake_files
 from slotlake.spark.copy.files import description_of_files
 from slotlake.spark.copy.spread import by_partition, write_parquet
@@ -328,4 +329,4 @@ def _counts(files: Sequence[DataFile]) -> dict[str, int]:
 
 def merged(deleted: Positions, more: Positions) -> Positions:
     """Return positions of both, ascending, each once."""
-    return np.union1d(deleted, more).astype(np.int64)
+    return distinct(np.concatenate([deleted, more]))

@@ -1,4 +1,4 @@
-"""Stages a small batch of a mirror without Spark.
+"""Stages a batch of a mirror without Spark.
 
 The rows that the changes name are looked up in the files that may have them, so it is known what the lake
 has before anything is written, for every choice of what a conflict leads to.  Then one snapshot is written
@@ -14,6 +14,7 @@ from itertools import chain
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from slotlake.decoder.compiled.arrays import nulls
 from slotlake.decoder.errors import LakeError
@@ -22,13 +23,13 @@ from slotlake.spark import lake_files
 from slotlake.spark.catalog.base import load_one
 from slotlake.spark.catalog.open import PointerMovedError, open_catalog
 from slotlake.spark.copy.spread import PartitionError
-from slotlake.spark.direct.bags import bag_places, digests
+from slotlake.spark.direct.bags import bag_indices, bag_matches
 from slotlake.spark.direct.choice import ALWAYS, SWITCH, mode, require_suitable
 from slotlake.spark.direct.live import Live, live_files
 from slotlake.spark.direct.packing import files_to_pack, with_packed
 from slotlake.spark.direct.positions import KeyColumn, Places, indices_in, places_of
 from slotlake.spark.direct.reading import Reading, one_array
-from slotlake.spark.direct.rows import LARGE_ROW_BYTES, Old, field_id, fields_of, new_rows, written_rows
+from slotlake.spark.direct.rows import Old, field_id, fields_of, new_rows, written_rows
 from slotlake.spark.direct.snapshot import Change, merged, with_snapshot
 from slotlake.spark.direct.unsuitable import UnsuitableError
 from slotlake.spark.fold.batch import Folded, SegmentFold
@@ -54,7 +55,7 @@ from slotlake.spark.tables.settle import settle
 def stage_directly(
     work: Work,
     schema: TableSchema,
-    parts: Sequence[SegmentFold],
+    part: SegmentFold,
     choice: OnConflict,
     *,
     filled: bool = False,
@@ -71,8 +72,8 @@ def stage_directly(
         LakeError: a file cannot be read or written, or a row has no partition.
     """
     try:
-        require_suitable(work, schema, parts, filled=filled)
-        return _Staging(_newest(work), schema, parts[0]).run(choice)
+        require_suitable(work, schema, filled=filled)
+        return _Staging(_newest(work), schema, part).run(choice)
     except PartitionError as error:
         raise error.of(schema.schema, schema.table) from None
     except UnsuitableError as why:
@@ -86,13 +87,12 @@ def stage_slices_directly(
     folds: Iterable[SegmentFold],
     choice: OnConflict,
     *,
-    row_bytes: int,
     filled: bool = False,
 ) -> Staged | None:
-    """Stage a batch of large rows slice by slice, each on what the slices before it left in ``stage``.
+    """Stage a batch slice by slice, each on what the slices before it left in the branch ``stage``.
 
-    Spark has several copies of a row at once, in a memory of a fixed size.  Only the last snapshot, which
-    changes nothing, gets the point's name (as `spark.merge.slices` does it).  None: it is for Spark.
+    Only the last snapshot, which changes nothing, gets the point's name (as `spark.merge.slices` does it).
+    None: it is for Spark.
 
     Args:
         work: the table; nothing is staged of it.
@@ -103,13 +103,11 @@ def stage_slices_directly(
         StageConflictError: another writer changed the table meanwhile.
         LakeError: a file cannot be read or written, or a row has no partition.
     """
-    if row_bytes < LARGE_ROW_BYTES:
-        return None
     try:
         before = Conflicts.total_in(map(summary, ancestry(work.table.metadata)))
         rows, conflicts = 0, Conflicts()
         for fold in folds:
-            require_suitable(work, schema, [fold], filled=filled)
+            require_suitable(work, schema, filled=filled)
             staged = _Staging(_newest(work), schema, fold, whole=False).run(choice)
             rows, conflicts = rows + staged.folded, conflicts + staged.conflicts
             del fold
@@ -161,7 +159,7 @@ class _Staging:
         part = self._part
         assert part is not None
         before = Conflicts.total_in(map(summary, ancestry(self._metadata)))
-        looking = self._target(part.fold())
+        looking = self._target(part.unfolded())
         lookup = in_representation(looking.columns, part.lookup_rows())
         if part.bag:
             return self._run_bag(part, lookup, choice, before)
@@ -177,29 +175,26 @@ class _Staging:
         pieces = new_rows(self._metadata, target, old, self._reading, written_rows(target, old))
         # A folded row whose key the lake has always takes that row away: it deletes or replaces it.
         gone = {file: old.replaced.position[indices] for file, indices in old.replaced.by_file()}
-        self._commit(pieces, gone, conflicts.properties(before))
+        self._commit(pieces, gone, conflicts.properties(before), truncated=part.truncated)
         return Staged(fold.rows.num_rows, conflicts)
 
     def _run_bag(self, part: SegmentFold, lookup: pa.Table, choice: OnConflict, before: Conflicts) -> Staged:
         """Stage the changes of a table without a key, whose rows are named by all their values."""
-        target = self._target(part.fold())
-        sought = bag_places(self._live, self._reading, self._whole_rows(target, lookup))
-        counts = np.array([len(each) for each in sought], np.int64)
+        wanted = self._whole_rows(self._target(part.unfolded()), lookup)
+        matches = bag_matches(self._live, self._reading, wanted, large=part.has_large_rows)
+        counts = pa.array(np.bincount(matches.index, minlength=lookup.num_rows))
         fold = part.fold(pa.table({"code": lookup["code"], "held": counts}), skip=choice == "skip")
         conflicts = fold.counts.conflicts
         if conflicts and choice == "fail":
             raise conflict_error(self._schema.source_name, conflicts)
         target = self._target(fold)
         rows = target.fold.rows
-        known = dict(zip(self._digests(target, lookup), sought, strict=True))
-        gone: dict[str, list[int]] = {}
-        for digest, count in zip(self._digests(target, rows), rows["remove"].to_pylist(), strict=True):
-            for location, at in known.get(digest, [])[:count]:
-                gone.setdefault(location, []).append(at)
+        removed = rows.filter(pc.greater(rows["remove"], 0))
+        index = bag_indices(self._whole_rows(target, removed), wanted, large=part.has_large_rows)
+        gone = matches.first(index, removed["remove"].to_numpy())
         written = np.repeat(np.arange(rows.num_rows), rows["add"].to_numpy())
         pieces = new_rows(self._metadata, target, _nothing(rows.num_rows), self._reading, written)
-        places = {location: np.array(some, np.int64) for location, some in gone.items()}
-        self._commit(pieces, places, conflicts.properties(before))
+        self._commit(pieces, gone, conflicts.properties(before), truncated=part.truncated)
         return Staged(rows.num_rows, conflicts)
 
     def _whole_rows(self, target: Target, rows: pa.Table) -> list[KeyColumn]:
@@ -211,12 +206,7 @@ class _Staging:
             if column.exact_name in target.companions
         ]
         fields = [(source, self._fields[name]) for source, name in names]
-        if any(pa.types.is_floating(field.type) for _, field in fields):
-            raise UnsuitableError("rows of a table without a key have floats, of which equal ones may differ")
         return [KeyColumn(field_id(f), _column(rows, source, f.type), True) for source, f in fields]
-
-    def _digests(self, target: Target, rows: pa.Table) -> list[bytes]:
-        return digests([column.values for column in self._whole_rows(target, rows)])
 
     def _target(self, fold: Folded) -> Target:
         return Target.of(self._work.table.name, self._work.lake.catalog, self._schema, fold, self._companions)
@@ -254,13 +244,21 @@ class _Staging:
         return [_column(rows, source, self._fields[name].type) for source, name in pairs]
 
     def _commit(
-        self, pieces: Iterator[pa.Table], gone: Mapping[str, Positions], properties: Mapping[str, str]
+        self,
+        pieces: Iterator[pa.Table],
+        gone: Mapping[str, Positions],
+        properties: Mapping[str, str],
+        *,
+        truncated: bool,
     ) -> None:
         work = self._work
         deleted = {file: merged(self._reading.deleted(file), some) for file, some in gone.items()}
-        packed = files_to_pack(self._live, self._metadata["default-spec-id"]) if work.lake.packs else []
-        first = with_packed(next(pieces), self._reading, packed, deleted)
-        change = Change(chain([first], pieces), deleted, packed)
+        if truncated:
+            change = Change(pieces, {}, list(self._live.data))
+        else:
+            packed = files_to_pack(self._live, self._metadata["default-spec-id"]) if work.lake.packs else []
+            first = with_packed(next(pieces), self._reading, packed, deleted)
+            change = Change(chain([first], pieces), deleted, packed)
         self._move_stage(change, self._named(properties) if self._whole else {})
 
     def complete(self, properties: Mapping[str, str]) -> None:

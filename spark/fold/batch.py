@@ -32,6 +32,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from slotlake.decoder.compiled.arrays import distinct
 from slotlake.decoder.errors import ApplyError
 from slotlake.spark.fold.columns import OLD_NONE, OLD_WHOLE, Merged, fold_key, is_bag, merge
 from slotlake.spark.fold.conflicts import Conflicts
@@ -132,6 +133,11 @@ class SegmentFold:
         _require_identity(merged, positions)
         return codes_of([merged.values[position] for position in positions], merged.old != OLD_NONE)
 
+    def unfolded(self) -> Folded:
+        """What the changes are of, with no row: columns and key."""
+        counts = FoldCounts(self.changes, Conflicts())
+        return self._folded(pa.table({}), counts, np.empty(0, np.int64))
+
     def lookup_rows(self) -> pa.Table:
         """What to ask the lake before folding for one that may not have all that the changes count on.
 
@@ -144,7 +150,7 @@ class SegmentFold:
             return pa.table({"code": pa.array([], pa.int64())})
         olds = codes.old[codes.old >= 0]
         named_codes = olds if self.bag else np.concatenate([codes.new[merged.op != DELETE], olds])
-        lookup_codes = np.unique(named_codes)
+        lookup_codes = distinct(named_codes)
         arrays: dict[str, pa.Array] = {"code": pa.array(lookup_codes)}
         for position in range(len(merged.columns)) if self.bag else map(merged.position, self.key):
             arrays.update(merged.take(position, codes.representative[lookup_codes]))

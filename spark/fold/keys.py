@@ -59,15 +59,16 @@ def codes_of(columns: Sequence[Values], has_old: Array, *, one_zero: bool = True
     return KeyCodes(new, old, count, representative)
 
 
-def row_codes(columns: Sequence[pa.Array]) -> Array:
-    """Number rows: equal ones, and only those, share a number; -0 and 0 are the same, and NULL is NULL.
+def row_codes(columns: Sequence[pa.Array], *, one_zero: bool = True) -> Array:
+    """Number rows: equal ones, and only those, share a number; NULL is NULL.
 
     Args:
         columns: at least one; all of the same length, none of them nested.
+        one_zero: -0 and 0 are the same.
     """
-    codes = _dense(columns[0], one_zero=True)
+    codes = _dense(columns[0], one_zero)
     for column in columns[1:]:
-        codes = _combine(codes, _dense(column, one_zero=True))
+        codes = _combine(codes, _dense(column, one_zero))
     return codes
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from slotlake.decoder.compiled.arrays import distinct
 from slotlake.spark.fold.batch import SegmentFold
 from slotlake.spark.fold.columns import Array, Part, is_bag
 from slotlake.spark.fold.segments import TRUNCATE, Segment
@@ -120,10 +121,10 @@ class HistoryFold(SegmentFold):
             "number": pa.array(np.concatenate([ending, np.zeros(len(opened), np.int64)])),
         }
         arrays |= _times(transactions, begun, np.concatenate([events.txn[ended], until]))
-        distinct = np.unique(codes)
-        lookup: dict[str, pa.Array] = {"code": pa.array(distinct)}
+        known = distinct(codes)
+        lookup: dict[str, pa.Array] = {"code": pa.array(known)}
         for position in range(len(self._merged.columns)):
-            lookup |= self._merged.take(position, representative[distinct])
+            lookup |= self._merged.take(position, representative[known])
         source = np.concatenate([nothing, representative[events.key[opened]]])
         return self._versions(arrays, source, transactions, pa.table(lookup))
 

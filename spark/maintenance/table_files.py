@@ -22,6 +22,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 from pyiceberg.types import IntegerType, NestedField, StringType, StructType
 
+from slotlake.decoder.compiled.arrays import distinct
 from slotlake.decoder.errors import DamagedError, LakeError
 from slotlake.spark.storage.file_io import StoreFileIO
 from slotlake.spark.storage.stores import canonical
@@ -140,7 +141,7 @@ class TableFiles:
         if vectors or len(deletes) < _SEVERAL:
             return sum(vectors or [rows for _, rows in deletes])
         positions = [self._positions.positions(each.location, file.location) for each, _ in deletes]
-        return len(np.unique(np.concatenate(positions)))
+        return len(distinct(np.concatenate(positions)))
 
     def manifests(self, snapshot: Metadata | None) -> int:
         """How many manifests a snapshot has."""

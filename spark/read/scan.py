@@ -18,7 +18,7 @@ from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import FileScanTask, StaticTable
 
-from slotlake.decoder.compiled.arrays import nulls
+from slotlake.decoder.compiled.arrays import distinct, nulls
 from slotlake.decoder.errors import LAKE_ALTERED, DamagedError, LakeError
 from slotlake.spark import lake_files
 from slotlake.spark.read.columns import MENDED, ScanColumn
@@ -196,7 +196,7 @@ def _deleted_positions(
     arrays = [_positions(file, data_file, position_deletes, vector_files) for file in task.delete_files]
     if not arrays:
         return np.empty(0, np.int64)
-    return np.unique(np.concatenate(arrays))
+    return distinct(np.concatenate(arrays))
 
 
 def _positions(

@@ -12,6 +12,7 @@ import numpy as np
 from pyiceberg.table.puffin import MAGIC_BYTES, PuffinFile
 from pyroaring import BitMap
 
+from slotlake.decoder.compiled.arrays import distinct
 from slotlake.decoder.errors import LAKE_ALTERED, DamagedError
 from slotlake.spark import lake_files
 from slotlake.spark.tables.position_deletes import Positions
@@ -127,7 +128,7 @@ def puffin_of(
 def _blob(rows: Positions) -> bytes:
     """A vector: length, magic number, bitmaps of 32 bits by the upper halves of the positions, checksum."""
     upper = rows >> _HALF
-    keys = np.unique(upper)
+    keys = distinct(upper)
     body = bytearray(_MAGIC + len(keys).to_bytes(8, "little"))
     for key in keys.tolist():
         bitmap = BitMap(array("I", (rows[upper == key] & 0xFFFFFFFF).astype(np.uint32).tobytes()))

@@ -76,7 +76,6 @@ _CONFLICTS: Final = frozenset({
     (("catalog", "sqlite"), ("spark", "cluster")),
     (("catalog", "staged"), ("spark", "cluster")),
     (("engine", "direct"), ("format", "2")),
-    (("engine", "direct"), ("slices", "many")),
     (("engine", "direct"), ("mode", "marked")),
 })  # fmt: skip
 

@@ -31,7 +31,6 @@ _NAMESPACE = "lk"
 _EACH_ROW_IS_LARGE = {
     "direct.reading._AT_ONCE_BYTES_MAX": 0,
     "direct.rows.LARGE_ROW_BYTES": 0,
-    "direct.stage.LARGE_ROW_BYTES": 0,
     "direct.rows.OLD_BYTES_MAX": 0,
     "direct.rows.PIECE_BYTES": 3000,
     "fold.batch._LARGE_BYTES": 0,

@@ -77,8 +77,8 @@ class Lake:
             table = load_one(catalog, NAME)
         work = Work(_no_spark, self.settings, point, table, Path("nowhere"))
         schema = TableSchema.from_json(table.metadata["properties"][SCHEMA_PROPERTY]).with_exact(["m"])
-        parts = segment_folds([(r, batch.relation_table(r)) for r in batch.relations])
-        assert stage_directly(work, schema, parts, "apply")
+        (part,) = segment_folds([(r, batch.relation_table(r)) for r in batch.relations])
+        assert stage_directly(work, schema, part, "apply")
         with open_catalog(self.settings) as catalog:
             staged = load_one(catalog, NAME)
             number = catalog_metadata.ref(staged.metadata, STAGE)
