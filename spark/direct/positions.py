@@ -254,18 +254,28 @@ def _possible(
     reading: Reading, location: str, wanted: Sequence[KeyColumn], table: _Table | None
 ) -> _Possible:
     """Positions and columns of a file's live rows of which each column has a value that is looked for."""
-    columns = reading.columns(location, {column.number: column.values.type for column in wanted})
-    live = np.ones(len(columns[wanted[0].number]), np.bool_)
-    live[reading.deleted(location)] = False
-    if table:
-        live &= table.indices(columns[wanted[0].number]) >= 0
-    for column in wanted if table is None else ():
-        if not pa.types.is_floating(column.values.type):  # Arrow tells -0 from 0
-            among = pc.is_in(columns[column.number], value_set=column.values)
-            live &= among.to_numpy(zero_copy_only=False)
-    rows = np.flatnonzero(live)
-    taken = pa.array(rows)
-    return rows, [columns[column.number].take(taken) for column in wanted]
+    deleted = reading.deleted(location)
+    parts: list[_Possible] = []
+    for start, columns in reading.pieces(location, {c.number: c.values.type for c in wanted}):
+        values = [columns[column.number] for column in wanted]
+        live = np.ones(len(values[0]), np.bool_)
+        first, after = np.searchsorted(deleted, (start, start + len(live)))
+        live[deleted[first:after] - start] = False
+        if table:
+            live &= table.indices(values[0]) >= 0
+        for column, some in zip(wanted, values, strict=True) if table is None else ():
+            if not pa.types.is_floating(some.type):  # Arrow tells -0 from 0
+                among = pc.is_in(some, value_set=column.values)
+                live &= among.to_numpy(zero_copy_only=False)
+        rows = np.flatnonzero(live)
+        if len(rows) or not parts:
+            parts.append((rows + start, [some.take(pa.array(rows)) for some in values]))
+    return parts[0] if len(parts) == 1 else _joined(parts)
+
+
+def _joined(parts: Sequence[_Possible]) -> _Possible:
+    rows, columns = zip(*parts, strict=True)
+    return np.concatenate(rows), [joined(some) for some in zip(*columns, strict=True)]
 
 
 def _side_by_side(
@@ -301,8 +311,8 @@ def _gathered(
 def _together(
     gathered: Sequence[tuple[_Numbers, _Numbers, list[pa.Array]]],
 ) -> tuple[_Numbers, _Numbers, list[pa.Array]]:
-    files, rows, columns = zip(*gathered, strict=True)
-    return np.concatenate(files), np.concatenate(rows), [joined(some) for some in zip(*columns, strict=True)]
+    rows, columns = _joined([(rows, columns) for _, rows, columns in gathered])
+    return np.concatenate([files for files, _, _ in gathered]), rows, columns
 
 
 def _require_little(live: Live, files: Sequence[str], key: Sequence[KeyColumn]) -> None:
