@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from slotlake.infra.cli.asking import asking
 from slotlake.infra.cli.options import (
     CARE,
     JsonOption,
@@ -184,7 +185,8 @@ def drop(
     with open_pipeline(pipeline) as opened:
         if not yes:
             what = "the slot and the lake tables" if lake else "the slot"
-            typer.confirm(f"Drop {what} of pipeline {opened.name}?", abort=True)
+            with asking("drop", unchanged="nothing was dropped"):
+                typer.confirm(f"Drop {what} of pipeline {opened.name}?", abort=True)
         report = opened.drop(lake=lake)
     show(report, as_json, texts.drop_text)
     if report.exit_code:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from rich.console import Console
 
 from slotlake.decoder.errors import PipelineFileError, SlotlakeError
 from slotlake.decoder.server.source import redact
+from slotlake.infra.cli.asking import asking, is_terminal
 from slotlake.infra.cli.texts import new as texts
 from slotlake.infra.cli.texts.look import check_lines
 from slotlake.infra.config.new_file import NewFile
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _TABLES = "Tables: numbers, names, patterns (shop.*), or all"
+_OPTIONS = "--dsn and --yes answer all questions"
 _LAKE = "The lake: a folder, or s3://bucket/prefix"
 
 
@@ -66,7 +67,7 @@ class Questions:
         Raises:
             PipelineFileError: something is missing, and nobody can be asked.
         """
-        asks = sys.stdin.isatty() and not yes
+        asks = is_terminal() and not yes
         missing = [
             option for option, value in given.items() if value is None and (option == "--dsn" or not yes)
         ]
@@ -84,13 +85,15 @@ class Questions:
         """Return what ``accept`` makes of the option, the default, or an answer; it asks until that is right.
 
         Raises:
-            SlotlakeError: the option or the default is not accepted.
+            SlotlakeError: the option or the default is not accepted, or the input ends.
         """
         if given is not None or not self.asks:
             return accept(given if given is not None else default or "")
         while True:
+            with asking("new", unchanged="no file was written", way_out=_OPTIONS):
+                typed = str(typer.prompt(question, default=default)).strip()
             try:
-                return accept(str(typer.prompt(question, default=default)).strip())
+                return accept(typed)
             except SlotlakeError as error:
                 typer.echo(f"slotlake: {error}", err=True)
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from slotlake.infra.cli.asking import asking
 from slotlake.infra.cli.options import (
     WORK,
     JsonOption,
@@ -90,7 +91,8 @@ def _trigger(pipeline: Any, as_json: bool, *, yes: bool) -> str:
 
     typer.echo(INSTALL, err=as_json)
     if not yes:
-        typer.confirm(f"Install this in the source of pipeline {pipeline.name}?", abort=True)
+        with asking("init", unchanged="nothing was installed"):
+            typer.confirm(f"Install this in the source of pipeline {pipeline.name}?", abort=True)
     return str(pipeline.install_trigger().state)
 
 

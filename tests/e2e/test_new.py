@@ -297,6 +297,17 @@ def test_ctrl_c_at_a_question(shop: Database, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_ctrl_d_at_a_question(shop: Database, tmp_path: Path) -> None:
+    with _terminal(tmp_path, "--dsn", "env:MY_DSN", MY_DSN=shop.dsn) as (terminal, process):
+        screen = until(terminal, "", f"pipeline [{shop.name}]:")
+        os.write(terminal, b"\x04")
+        screen = until(terminal, screen, "--yes answer all questions")
+        assert process.wait(30) == PipelineFileError.exit_code
+    assert "\nslotlake: no file was written" in screen
+    assert "interrupted" not in screen
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("text", ["Shop", "24/7", "Größe", "", "a" * 99, "no", "--", "My Shop!"])
 def test_every_name_becomes_one_that_fits(text: str, tmp_path: Path) -> None:
     name = fitting_name(text)

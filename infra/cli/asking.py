@@ -1,0 +1,48 @@
+"""Questions of a command: what is said if the input ends before the answer.
+
+Invariant: a question without an answer is an error that says what was not done, and which option answers.
+Ctrl-C and the answer "no" are no such errors.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
+from slotlake.decoder.errors import PipelineFileError
+
+
+@contextmanager
+def asking(command: str, *, unchanged: str, way_out: str = "--yes answers the question") -> Iterator[None]:
+    """Ask within, with `typer.confirm` or `typer.prompt`.
+
+    Args:
+        command: its name, as ``drop``.
+        unchanged: what was not done, as ``nothing was dropped``.
+        way_out: which options answer.
+
+    Raises:
+        PipelineFileError: the input has ended, as at Ctrl-D or of ``</dev/null``.
+    """
+    ended = PipelineFileError(
+        f"{unchanged}: the input ended before the question was answered",
+        where=f"slotlake {command}",
+        way_out=f"{way_out} (slotlake {command} --help)",
+    )
+    if sys.stdin is None:  # closed before Python began
+        raise ended
+    try:
+        yield
+    except typer.Abort as error:
+        if not isinstance(error.__context__, EOFError):  # Ctrl-C, or "no"
+            raise
+        typer.echo()  # the question has no end of line
+        raise ended from error
+
+
+def is_terminal() -> bool:
+    """Return whether somebody can be asked."""
+    return sys.stdin is not None and sys.stdin.isatty()

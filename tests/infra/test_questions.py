@@ -1,0 +1,73 @@
+"""A command that asks a question, and whose input ends before the answer."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from slotlake.decoder.errors import PipelineFileError
+from slotlake.infra.cli.main import main
+
+pytestmark = pytest.mark.fast
+
+# The port is one at which nobody listens: each question comes before the first connection.
+FILE = """name: shop
+source: {dsn: "postgresql://u@127.0.0.1:1/d", publications: [shop], slot: s}
+lake: {uri: "sqlite:///lake.db", warehouse: lake, namespace: shop}
+"""
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class _Interrupted:
+    def readline(self) -> str:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("command", "unchanged", "options"),
+    [
+        (["drop", "shop.yaml"], "nothing was dropped", "--yes answers"),
+        (["drop", "shop.yaml", "--lake"], "nothing was dropped", "--yes answers"),
+        (["init", "shop.yaml", "--ddl-trigger"], "nothing was installed", "--yes answers"),
+        (["new", "other.yaml"], "no file was written", "--dsn and --yes answer"),
+    ],
+    ids=["drop", "drop --lake", "init", "new"],
+)
+@pytest.mark.parametrize("typed", ["", "perhaps\n", None], ids=["empty", "no answer", "closed"])
+def test_the_input_ends_at_a_question(
+    command: list[str],
+    unchanged: str,
+    options: str,
+    typed: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "shop.yaml").write_text(FILE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin", None if typed is None else _Terminal(typed))
+    assert main(command) == PipelineFileError.exit_code
+    said = capsys.readouterr()
+    if command[0] == "new" and typed is None:  # no terminal, so it does not begin to ask
+        assert "--dsn and --yes" in said.err
+    else:
+        assert said.err.splitlines()[-3].startswith(f"slotlake: {unchanged}")
+        assert options in said.err.splitlines()[-1]
+        assert said.out[-1:] in {"", "\n"}, "the error has lines of its own"
+    assert "interrupted" not in said.err
+    assert [path.name for path in tmp_path.iterdir()] == ["shop.yaml"]
+
+
+def test_ctrl_c_at_a_question_is_still_an_interruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "shop.yaml").write_text(FILE)
+    monkeypatch.setattr("sys.stdin", _Interrupted())
+    assert main(["drop", str(tmp_path / "shop.yaml")]) == 130
+    assert "slotlake: interrupted" in capsys.readouterr().err
