@@ -196,7 +196,7 @@ def _sources(target: Target) -> dict[str, str]:
 def _retained(target: Target, source: str, written: _Numbers) -> _Flags:
     """Which of the written rows keep the lake's value of a column."""
     rows = target.fold.rows
-    if not source:
+    if not source and not target.fold.bag:  # a row of a bag is never updated in place
         return np.asarray(rows["action"].to_numpy()[written] == IN_PLACE, np.bool_)
     flags = f"u{source.lstrip('xn')}"
     if flags not in rows.column_names:

@@ -63,7 +63,7 @@ def test_commands_with_a_spark_of_their_own(database: Database, tmp_path: Path) 
             by_spark = two_at_once.submit(_run, file, "query", "SELECT * FROM t", "--engine", "spark")
             harmless["query by Spark"] = by_spark
         failed = two_at_once.submit(_run, file, "query", failing, "--engine", "spark")
-        asked = two_at_once.submit(
+        asked = LONG and two_at_once.submit(
             _run, file, "query", failing, "--engine", "spark", SLOTLAKE_SPARK_LOG_LEVEL="error"
         )
     for name, run in harmless.items():
@@ -73,7 +73,7 @@ def test_commands_with_a_spark_of_their_own(database: Database, tmp_path: Path) 
     assert failed.result().stderr.startswith("slotlake: the query failed: [DIVIDE_BY_ZERO]")
     said["a query that fails"] = failed.result().stderr
     assert {command: text for command, text in said.items() if NOISE.search(text)} == {}
-    assert " ERROR Executor: " in asked.result().stderr
+    assert not asked or " ERROR Executor: " in asked.result().stderr
 
 
 def test_a_query_over_connect(database: Database, connect: str, tmp_path: Path, session: Any) -> None:
