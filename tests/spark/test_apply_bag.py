@@ -9,6 +9,7 @@ import pytest
 
 from slotlake.decoder.errors import LakeError
 from slotlake.spark.catalog.open import open_catalog
+from slotlake.spark.direct import choice
 from slotlake.spark.merge import run as apply_run
 from slotlake.spark.names import LakeName
 from slotlake.spark.publish.swap import load
@@ -40,6 +41,7 @@ def test_what_a_killed_run_adds_between_two_statements_is_not_published(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its INSERT meets no conflict, and comes before the statement that names the batch."""
+    monkeypatch.setenv(choice.SWITCH, choice.NEVER)
     lab.init({BAG: [row(v="1")]})
     original, meddled = apply_run.run, []
 

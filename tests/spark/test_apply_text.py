@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from slotlake.spark.direct import choice
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.merge import run as apply_run
 from slotlake.spark.read.query import query
@@ -29,6 +30,7 @@ ODD_NAME = 'public."${env:PATH}`\'"'
 
 
 def test_texts_are_found_by_themselves(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(choice.SWITCH, choice.NEVER)
     said = _said(monkeypatch)
     held = [{"k": text, "v": text, "w": str(i)} for i, text in enumerate(TEXTS)]
     lab.init(
