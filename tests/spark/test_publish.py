@@ -89,10 +89,11 @@ def test_a_statement_that_commits_late_is_noticed(lab: Lab) -> None:
         lab.session.conf.set(f"spark.sql.iceberg.snapshot-property.{key}", value)
     lab.session.conf.set("spark.sql.iceberg.snapshot-property.slotlake.lsn", "0/1100")
     lab.session.conf.set("spark.sql.iceberg.snapshot-property.slotlake.steps", "2")
+    lab.session.conf.set("spark.sql.iceberg.snapshot-property.slotlake.run", "the killed one's")
     lab.session.sql("INSERT INTO lake.shop.log.branch_stage VALUES (1)")
     with pytest.raises(LakeError, match="another run wrote to what is staged"):
         publish_batch(lab.lake, batch, PIPELINE)
-    for key in ("batch", "digest", "lsn", "steps"):
+    for key in ("batch", "digest", "lsn", "steps", "run"):
         lab.session.conf.unset(f"spark.sql.iceberg.snapshot-property.slotlake.{key}")
     lab.apply(batch)
     lab.publish(batch)
