@@ -10,6 +10,7 @@ import pytest
 from slotlake.decoder.errors import LakeError
 from slotlake.spark.catalog import tags as catalog_tags
 from slotlake.spark.catalog.open import open_catalog
+from slotlake.spark.direct import choice
 from slotlake.spark.lake import KeepPoints
 from slotlake.spark.names import LakeName
 from slotlake.spark.publish import points
@@ -103,10 +104,11 @@ def test_points_beyond_the_age_are_let_go(lab: Lab) -> None:
         ReadPoint.at(lab.lake, 0x1100)
 
 
-def test_expiry_takes_nothing_that_a_kept_point_needs(lab: Lab) -> None:
+def test_expiry_takes_nothing_that_a_kept_point_needs(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(choice.SWITCH, choice.NEVER)
     _keep(lab, 3)
     lab.init({ONE: [{"id": str(i), "v": "0"} for i in range(50)], TWO: [{"id": "1", "v": "0"}]})
-    for number in range(1, 5):  # several statements, so several snapshots, to a batch
+    for number in range(1, 5):  # several statements of the MERGE, so several snapshots, to a batch
         lab.sync(truncate(ONE), insert(ONE, id="1", v=str(number)), insert(ONE, id="2", v=str(number)))
     expected = {at: (lab.rows("one", at), lab.rows("two", at)) for at in (0x1200, 0x1300, 0x1400)}
     expired = 0
