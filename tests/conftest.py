@@ -9,6 +9,7 @@ import itertools
 import logging
 import os
 import random
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -234,6 +235,25 @@ def session(spark_runtime: SparkRuntime, tmp_path_factory: pytest.TempPathFactor
         )
         yield running
         running.stop()
+
+
+@pytest.fixture(autouse=True)
+def _java_lives_on() -> Iterator[None]:
+    """Name the test that ends the Java of this process: hundreds would fail after it, and none say why."""
+    before = _running_java()
+    yield
+    if before is not None and before.poll() is not None and before is _java():
+        pytest.fail(f"this test ended the Java that the tests share; its exit code is {before.poll()}")
+
+
+def _java() -> Any:
+    pyspark = sys.modules.get("pyspark")
+    return pyspark and getattr(pyspark.SparkContext._gateway, "proc", None)
+
+
+def _running_java() -> Any:
+    java = _java()
+    return java if java is not None and java.poll() is None else None
 
 
 def _end_java_of_other_tests() -> None:

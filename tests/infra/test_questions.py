@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import io
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from slotlake.decoder.errors import PipelineFileError
 from slotlake.infra.cli.main import main
+from tests.conftest import ROOT
 
 pytestmark = pytest.mark.fast
 
@@ -22,11 +27,6 @@ lake: {uri: "sqlite:///lake.db", warehouse: lake, namespace: shop}
 class _Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
-
-
-class _Interrupted:
-    def readline(self) -> str:
-        raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize(
@@ -64,10 +64,19 @@ def test_the_input_ends_at_a_question(
     assert [path.name for path in tmp_path.iterdir()] == ["shop.yaml"]
 
 
-def test_ctrl_c_at_a_question_is_still_an_interruption(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ctrl_c_at_a_question_is_still_an_interruption(tmp_path: Path) -> None:
     (tmp_path / "shop.yaml").write_text(FILE)
-    monkeypatch.setattr("sys.stdin", _Interrupted())
-    assert main(["drop", str(tmp_path / "shop.yaml")]) == 130
-    assert "slotlake: interrupted" in capsys.readouterr().err
+    command = [sys.executable, "-P", "-m", "slotlake", "drop", "shop.yaml"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    # In a process of its own: an interruption ends the Java of its process, and that of the tests is shared.
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdin=pipe, stdout=pipe, stderr=pipe
+    ) as asked:
+        assert asked.stdout is not None
+        assert asked.stdout.read(1), "it asks"
+        asked.send_signal(signal.SIGINT)
+        _, errors = asked.communicate(timeout=60)
+    assert asked.returncode == 130
+    assert errors.startswith(b"slotlake: interrupted")
+    assert b"Traceback" not in errors
