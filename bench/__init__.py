@@ -43,6 +43,7 @@ BENCHES = {
     "merge_1k_vs_plain_merge": "slotlake.bench.merge",
     "merge_unclustered_vs_plain_merge": "slotlake.bench.merge",
     "direct_vs_merge": "slotlake.bench.staging.direct",
+    "tpcc_vs_merge": "slotlake.bench.staging.tpcc",
     "one_transaction_mib": "slotlake.bench.large",
     "one_row_sync_s": "slotlake.bench.sync",
     "lag_s": "slotlake.bench.sync",

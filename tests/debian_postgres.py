@@ -15,6 +15,7 @@ import os
 import platform
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +27,7 @@ from slotlake.infra.local.postgres_binaries import CHOSEN, binaries, server_user
 
 IN_DEBIAN_ONLY: Final[tuple[Version, ...]] = (19,)
 _SUITES: Final = ("trixie", "sid", "experimental")
+_REGRESS: Final = "src/test/regress"
 _LIBRARIES: Final = "usr/lib/x86_64-linux-gnu"
 _WANTED: Final = ("lib", "gcc-", "zlib1g", "patchelf", "postgresql-1", "postgresql-client-1")
 _SECONDS_MAX: Final = 500
@@ -54,6 +56,36 @@ def debian_postgres(version: int) -> Path:
     return _programs(target / "root", version)
 
 
+def debian_regress(version: int) -> Path:
+    """Return `src/test/regress` of that major version's source; skip the test where it cannot be had."""
+    user = server_user()
+    folder = user.shared_folder() if user.switch else installs()
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / f"regress-{version}"
+    with (folder / "debian.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.exists():
+            incoming = target.with_name(f"{target.name}.incoming")
+            shutil.rmtree(incoming, ignore_errors=True)
+            conf = _conf(version, incoming / "apt", "deb-src", ("bookworm", *_SUITES))
+            _apt(conf, version, "update")
+            _apt(
+                conf,
+                version,
+                "source",
+                "--download-only",
+                "--tar-only",
+                f"postgresql-{version}",
+                cwd=conf.parent,
+            )
+            (archive,) = conf.parent.glob("*.orig.tar.*")
+            _run("tar", "-xf", str(archive), "-C", str(incoming), "--wildcards", f"*/{_REGRESS}/*")
+            (made,) = incoming.glob(f"*/{_REGRESS}")
+            made.rename(target)
+            shutil.rmtree(incoming)
+    return target
+
+
 def _programs(root: Path, version: int) -> Path:
     return root / "usr/lib/postgresql" / str(version) / "bin"
 
@@ -63,10 +95,21 @@ def _download(version: int, folder: Path) -> list[Path]:
         pytest.skip(f"PostgreSQL {version} comes from Debian's packages, and this is no Debian on x86_64")
     packages = folder / "packages"
     packages.mkdir(parents=True)
+    conf = _conf(version, folder, "deb", _SUITES)
+    _apt(conf, version, "update")
+    planned = _apt(conf, version, "install", "--print-uris", "-qq", "-y", f"postgresql-{version}", "patchelf")
+    names = [line.split("' ")[1].split("_", 1)[0] for line in planned.splitlines() if line.startswith("'")]
+    wanted = [name for name in names if name.startswith(_WANTED) and "perl" not in name]
+    _apt(conf, version, "download", *wanted, cwd=packages)
+    return sorted(packages.iterdir())
+
+
+def _conf(version: int, folder: Path, kind: str, suites: Sequence[str]) -> Path:
+    """The settings of an `apt-get` that has this folder and these suites alone, of packages or of sources."""
     (folder / "lists/partial").mkdir(parents=True)
     (folder / "cache/archives/partial").mkdir(parents=True)
     (folder / "status").touch()
-    (folder / "sources.list").write_text("".join(_source(suite) for suite in _SUITES))
+    (folder / "sources.list").write_text("".join(_source(kind, suite) for suite in suites))
     (folder / "preferences").write_text(
         f"Package: src:postgresql-{version}\nPin: version *\nPin-Priority: 990\n"
     )
@@ -79,15 +122,10 @@ def _download(version: int, folder: Path) -> list[Path]:
         'Acquire::Check-Valid-Until "false";\nAcquire::Languages "none";\n'
         'Acquire::IndexTargets::deb::DEP-11::DefaultEnabled "false";\n'
     )
-    _apt(conf, version, "update")
-    planned = _apt(conf, version, "install", "--print-uris", "-qq", "-y", f"postgresql-{version}", "patchelf")
-    names = [line.split("' ")[1].split("_", 1)[0] for line in planned.splitlines() if line.startswith("'")]
-    wanted = [name for name in names if name.startswith(_WANTED) and "perl" not in name]
-    _apt(conf, version, "download", *wanted, cwd=packages)
-    return sorted(packages.iterdir())
+    return conf
 
 
-def _source(suite: str) -> str:
+def _source(kind: str, suite: str) -> str:
     """One line of a list of sources: the machine's own Debian repository, with another suite."""
     asked = ["apt-get", "indextargets", "--format", "$(REPO_URI)"]
     found = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.split()
@@ -96,7 +134,7 @@ def _source(suite: str) -> str:
         pytest.skip("apt's sources name no repository of Debian")
     keys = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
     signed = f" [signed-by={keys}]" if keys.exists() else ""
-    return f"deb{signed} {repository} {suite} main\n"
+    return f"{kind}{signed} {repository} {suite} main\n"
 
 
 def _apt(conf: Path, version: int, *words: str, cwd: Path | None = None) -> str:

@@ -163,12 +163,22 @@ def duckdb_secret(connection: Any) -> None:
     """
     properties = pyiceberg_properties()
     if properties:
-        host = properties["s3.endpoint"].partition("://")[2]
-        connection.execute(
-            f"CREATE SECRET (TYPE s3, ENDPOINT '{host}', USE_SSL false, URL_STYLE 'path',"
-            f" KEY_ID '{properties['s3.access-key-id']}', SECRET '{properties['s3.secret-access-key']}',"
-            f" REGION '{properties['s3.region']}')"
-        )
+        keys = {
+            "endpoint": "endpoint",
+            "access_key": "access-key-id",
+            "secret_key": "secret-access-key",
+            "region": "region",
+        }
+        connection.execute(s3_secret({ours: properties[f"s3.{its}"] for ours, its in keys.items()}))
+
+
+def s3_secret(storage: Mapping[str, str]) -> str:
+    """The statement that tells DuckDB the keys of a bucket, from ``lake.storage`` of a pipeline file."""
+    host = storage["endpoint"].partition("://")[2]
+    return (
+        f"CREATE SECRET (TYPE s3, ENDPOINT '{host}', USE_SSL false, URL_STYLE 'path',"
+        f" KEY_ID '{storage['access_key']}', SECRET '{storage['secret_key']}', REGION '{storage['region']}')"
+    )
 
 
 def duckdb_connection(*extensions: str) -> Any:

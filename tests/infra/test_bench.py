@@ -260,6 +260,7 @@ LONGER = {
     "copy_vs_copy_binary",
     "merge_1k_vs_plain_merge",
     "direct_vs_merge",
+    "tpcc_vs_merge",
     "verify_by_executors",
     "verify_load_percent",
     "verify_connections",

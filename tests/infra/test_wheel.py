@@ -167,7 +167,7 @@ def test_a_dags_folder_with_one_line(installed: Installed, tmp_path: Path) -> No
         (folder / name).write_text(line + "\n")
     read = read_dags(installed.python, folder, pipelines, tmp_path / "airflow")
     assert read["errors"] == {}
-    assert set(read["dags"]) == {f"cdc_{kind}_a" for kind in KINDS}
+    assert set(read["dags"]) == {"cdc_new", *(f"cdc_{kind}_a" for kind in KINDS)}
 
 
 @pytest.mark.skipif(

@@ -10,13 +10,13 @@ from typing import Any
 
 import psycopg
 
-from tests.roads.kinds import ALL, SHIFTING, Kind
+from tests.roads.kinds import ALL, Kind
 
 Transaction = Sequence[str]
 ROWS_FIRST = 14
 _PER_TABLE = 3
 EMPTIED = "emptied"
-# What happens to columns of `shifting`: a transaction of its own, with a row that changes after it.
+# What happens to columns of tables that shift: a transaction of its own, with a row that changes after it.
 _COLUMNS = (
     "ADD c int", "ADD d text DEFAULT 'old'", "ADD c text DEFAULT md5(random()::text)", "DROP c", "DROP d",
     "RENAME c TO d", "RENAME d TO c", "ALTER c TYPE text USING 'x' || c", "ALTER n TYPE numeric(9,2)",
@@ -59,12 +59,12 @@ def transactions(chance: random.Random, tables: Sequence[str]) -> Iterator[Trans
         kind = ALL[EMPTIED]
         rows = [_insert(kind, chance) for _ in range(8)]
         yield [*rows[:4], f"TRUNCATE {EMPTIED}", *rows[4:], *_updated(kind, chance)]
-    if SHIFTING.name in tables:
-        for change in chance.sample(_COLUMNS, 2):
+    for kind in (ALL[name] for name in tables if ALL[name].shifts):
+        for change in chance.sample(_COLUMNS, 3):
             yield [
-                f"ALTER TABLE shifting {change}",
-                _insert(SHIFTING, chance),
-                "UPDATE shifting SET n = -n",
+                f"ALTER TABLE {kind.name} {change}",
+                _insert(kind, chance),
+                f"UPDATE {kind.name} SET n = -n",
             ]
 
 

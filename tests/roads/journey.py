@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from tests.conftest import Database
 from tests.roads import histories, judge
-from tests.roads.kinds import ALL, SHIFTING, USUAL
+from tests.roads.kinds import ALL, USUAL
 from tests.roads.road import Road
 from tests.roads.travel import Services, Traveller
 
@@ -63,7 +63,7 @@ class Journey:
             for (table, step), rows in each.lineage.items():
                 if step not in each.comparable_steps:
                     continue
-                own = each.road.mode == "marked" or table == SHIFTING.name
+                own = each.road.mode == "marked" or ALL[table].shifts
                 group = (table, step, each.road.mode if own else "")
                 other, expected = first.setdefault(group, (each, rows))
                 may_be_new = each.road.slices != other.road.slices

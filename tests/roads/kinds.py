@@ -136,6 +136,7 @@ class Kind:
         key_sql: the constraint of the key.
         settings: what the pipeline file says of it.
         insert_only: changes and deletions of its rows are not sent.
+        shifts: its columns come and go; what is done to it is in `histories`.
     """
 
     name: str
@@ -146,6 +147,7 @@ class Kind:
     settings: str = ""
     insert_only: bool = False
     partitioned: bool = False
+    shifts: bool = False
 
     @property
     def has_key(self) -> bool:
@@ -187,6 +189,7 @@ def _one(name: str, kind: str, draw: Draw, **payload: tuple[str, Draw]) -> Kind:
     return Kind(name, {"k": (kind, draw)}, payload)
 
 
+_FEW = _among(*map(str, range(1, 9)))
 _FULL = "ALTER TABLE {t} REPLICA IDENTITY FULL;"
 _KINDS: Sequence[Kind] = (
     _one("k_int2", "int2", INT2, p=("float4", FLOAT4), q=("date", DATE)),
@@ -236,13 +239,11 @@ _KINDS: Sequence[Kind] = (
          settings='partition_by: ["bucket(3, k)"]'),
     Kind("laid_by_part", {"k": ("int8", INT8), "k2": ("text", TEXT)}, {"p": ("numeric(38,4)", _digits(38, 4))},
          settings='partition_by: ["truncate(2, k2)"], sort_by: [p desc]'),
+    Kind("shifting", {"k": ("int4", _FEW)}, {"n": ("numeric(8,2)", _digits(8, 2))}, shifts=True),
+    Kind("shifting_bag", {"k": ("int4", _FEW)}, {"n": ("numeric(8,2)", _digits(8, 2))}, shifts=True,
+         after=_FULL, key_sql=""),
 )  # fmt: skip
-KINDS: Mapping[str, Kind] = {kind.name: kind for kind in _KINDS}
-# The columns of this one come and go; what is done to it is in `histories`.
-SHIFTING = Kind(
-    "shifting", {"k": ("int4", _among(*map(str, range(1, 9))))}, {"n": ("numeric(8,2)", _digits(8, 2))}
-)
-USUAL: Mapping[str, Kind] = {**KINDS, SHIFTING.name: SHIFTING}
+USUAL: Mapping[str, Kind] = {kind.name: kind for kind in _KINDS}
 # Rows of one byte to 50 MB, each half of which is random; for the long form.
 HUGE = Kind(
     "huge",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from itertools import combinations, product
 from typing import Final
 
-from tests.roads.kinds import SHIFTING, USUAL, Kind
+from tests.roads.kinds import USUAL, Kind
 
 # Each line is one question to which there are several answers; a new road is a new word here.
 CHOICES: Final[Mapping[str, Sequence[str]]] = {
@@ -60,7 +60,7 @@ class Road:
 
         test_decoding knows no publication through a root, and refuses columns that change within a batch.
         """
-        if self.stream == "test_decoding" and (kind.partitioned or kind is SHIFTING):
+        if self.stream == "test_decoding" and (kind.partitioned or kind.shifts):
             return False
         return kind.has_key or kind.name == "by_index" or self.mode != "marked"
 

@@ -92,6 +92,12 @@ BREAKS: dict[str, Break] = {
         _replaced(slices, "last_truncate", lambda _: lambda rows: -1),
         ["emptied", "k_num18"], {"engine": "merge", "slices": "many"},
     ),
+    "a slice forgets the TRUNCATE, without Spark": Break(
+        _replaced(slices, "last_truncate", lambda _: lambda rows: -1), ["emptied", "k_num18"], {"slices": "many"}
+    ),
+    "a row that moves brings no values along": Break(
+        _replaced(stage, "Old", lambda right: lambda replaced, origin: right(replaced, replaced)), ["k_num18", "k_uuid"]
+    ),
     "the last range is not copied": Break(
         _replaced(parts, "_parts", lambda right: lambda *of: right(*of)[:-1] or right(*of)),
         ["k_num18", "emptied"], {"copy": "over_syncs"},

@@ -16,11 +16,11 @@ from pyiceberg.catalog import Catalog, load_catalog
 from slotlake import Pipeline
 from slotlake.infra.local.object_store import LocalObjectStore
 from tests.conftest import Database
-from tests.e2e.readers import duckdb_connection
+from tests.e2e.readers import duckdb_connection, s3_secret
 from tests.roads import judge
 from tests.roads.floats import lost_rows
 from tests.roads.judge import Rows, difference
-from tests.roads.kinds import ALL, SHIFTING
+from tests.roads.kinds import ALL
 from tests.roads.lake_files import LAST_UPDATED, ROW_ID, Json, LakeFiles, schema_of
 from tests.roads.road import Road
 from tests.roads.rules import faults
@@ -297,7 +297,7 @@ class Traveller:
 
     def _judge_derived(self, position: int, held: Held, number: int) -> None:
         for table, (names, rows) in held.items():
-            if table == SHIFTING.name:
+            if ALL[table].shifts:
                 continue
             for name in self._derived(table):
                 found = self._by_pyiceberg(name, None)
@@ -368,12 +368,7 @@ class Traveller:
         if not hasattr(self, "_secret"):
             self._duckdb = duckdb_connection("httpfs", "avro", "iceberg")
             self.files._duckdb = self._duckdb
-            storage = self._storage
-            host = storage["endpoint"].partition("://")[2]
-            self._duckdb.execute(
-                f"CREATE SECRET (TYPE s3, ENDPOINT '{host}', USE_SSL false, URL_STYLE 'path', KEY_ID "
-                f"'{storage['access_key']}', SECRET '{storage['secret_key']}', REGION '{storage['region']}')"
-            )
+            self._duckdb.execute(s3_secret(self._storage))
             self._secret = True
 
     def _by_pyiceberg(self, table: str, snapshot: int | None) -> Any:

@@ -1,0 +1,456 @@
+"""Kills, over and over: what is published stays one state of the source, and nothing is lost or left behind.
+
+    python -P -m tests.proof.chaos --kills 10000 --record tests/proof/record.jsonl
+
+A round has a source, a lake, and two writers of its own, and some hundred strikes: SIGKILL to a step at any
+moment, a step that is stopped while another one works, PostgreSQL, the catalog or the object store that ends
+at once.  A reader in another process reads cut after cut (`workload`).  A round ends with a sync, `verify`,
+`maintain`, a comparison with the source, and a look for files that nothing leads to.  Steps are forked from a
+process that has imported them, so that one begins within milliseconds; it has no threads of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+
+from slotlake import Pipeline
+from slotlake.decoder.errors import SlotlakeError
+from slotlake.infra.local.java import find_java
+from slotlake.infra.local.object_store import LocalObjectStore
+from slotlake.infra.local.postgres import EmbeddedPostgres, temporary_postgres
+from tests.e2e.readers import s3_secret
+from tests.proof import workload
+
+KILLS_PER_ROUND: Final = 100
+_REFUSED, _DEFECT = 3, 4
+_FILE: Final = """
+name: chaos
+source: {{dsn: "{dsn}", publications: [chaos], slot: chaos}}
+lake: {{catalog: lake, uri: "{uri}", warehouse: "{warehouse}", namespace: chaos{storage}}}
+maintenance: {{unused_minutes: 1}}
+"""
+# What a round is built on, in turns.
+KINDS: Final = ("folder", "bucket")
+# What is struck, and how often: a step of the pipeline, or a server while a step works.
+STRIKES: Final = (
+    *["sync"] * 8, *["tasks"] * 4, *["maintain"] * 2, "verify", "backfill", *["frozen"] * 2, *["source"] * 2,
+    "catalog", "store",
+)  # fmt: skip
+
+
+@dataclass
+class Child:
+    """A forked process that does one thing, and says in a file how it ended."""
+
+    pid: int
+    report: Path
+
+    @classmethod
+    def fork(cls, work: Callable[[], None], report: Path) -> Child:
+        """Begin; what it prints goes beside the report."""
+        report.unlink(missing_ok=True)
+        pid = os.fork()
+        if pid:
+            return cls(pid, report)
+        code = 0
+        try:
+            output = os.open(report.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            work()
+        except SlotlakeError as error:
+            code = _REFUSED
+            report.write_text(str(error))
+        except BaseException:  # noqa: BLE001  (all of it is told)
+            code = _DEFECT
+            report.write_text(traceback.format_exc())
+        finally:
+            os._exit(code)
+
+    def signal(self, number: int) -> None:
+        """Send a signal, if it is there still."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    def end(self, seconds: float = 300.0) -> int:
+        """Wait for it; return its exit code, or minus the signal that ended it."""
+        last = time.monotonic() + seconds
+        while time.monotonic() < last:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(0.005)
+        self.signal(signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        self.report.write_text(f"it had not ended after {seconds:g} s")
+        return _DEFECT
+
+    def said(self) -> str:
+        return self.report.read_text() if self.report.exists() else ""
+
+
+@dataclass
+class Round:
+    """One source and one lake under strikes.
+
+    Attributes:
+        kills: strike → how often something was killed, stopped or cut.
+        wrong: what was found.
+    """
+
+    folder: Path
+    kind: str
+    chance: random.Random
+    source: EmbeddedPostgres
+    catalog: EmbeddedPostgres | None = None
+    store: LocalObjectStore | None = None
+    kills: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    _children: list[Child] = field(default_factory=list)
+
+    def prepare(self) -> None:
+        """Make the tables, the pipeline and its first copy."""
+        with psycopg.connect(self.source.dsn(), autocommit=True) as connection:
+            connection.execute(self.lay().encode())
+        self._must("init", lambda pipeline: pipeline.init())
+        self._must("sync", lambda pipeline: pipeline.sync())
+
+    def lay(self) -> str:
+        """Write the pipeline file; return the SQL that makes the tables and their publication."""
+        uri, storage = f"sqlite:///{self.folder}/lake.db", ""
+        warehouse = f"{self.folder}/warehouse"
+        if self.catalog is not None and self.store is not None:
+            uri, warehouse = self.catalog.url(), f"{self.store.warehouse}/{self.folder.name}"
+            storage = f", storage: {json.dumps(self.store.storage)}"
+        text = _FILE.format(dsn=self.source.dsn(), uri=uri, warehouse=warehouse, storage=storage)
+        self.file = self.folder / "chaos.yaml"
+        self.file.write_text(text)
+        self._uri = uri
+        return f"{workload.SCHEMA}CREATE PUBLICATION chaos FOR TABLE {', '.join(workload.TABLES)}"
+
+    def writers(self) -> None:
+        """Begin two writers and a reader; they go on until :meth:`stop`."""
+        for number in range(2):
+            seed = self.chance.getrandbits(32)
+            work = lambda n=number, s=seed: workload.write(self.source.dsn(), self._log(n), s, 0.05)  # noqa: E731
+            self._children.append(Child.fork(work, self.folder / f"writer{number}.txt"))
+        self._children.append(Child.fork(self._read, self.folder / "reader.txt"))
+
+    def stop(self) -> None:
+        """End writers and reader."""
+        for child in self._children:
+            child.signal(signal.SIGKILL)
+            child.end()
+        self._children.clear()
+
+    def _log(self, number: int) -> Path:
+        return self.folder / f"writes{number}.jsonl"
+
+    def _reader(self) -> workload.LakeReader:
+        secret = "" if self.store is None else s3_secret(self.store.storage)
+        return workload.LakeReader(self._uri.removeprefix("sqlite:///"), "chaos", secret)
+
+    def _read(self) -> None:
+        """Read cuts until the process ends; where a server is away, again."""
+        reader = self._reader()
+        with (self.folder / "cuts.jsonl").open("a", buffering=1) as lines:
+            while True:
+                try:
+                    lines.write(json.dumps(reader.cut()) + "\n")
+                except Exception as error:  # noqa: BLE001
+                    if self.kind == "folder":
+                        lines.write(json.dumps({"error": str(error)[:500]}) + "\n")
+                    reader = self._reader()
+                    time.sleep(0.2)
+                time.sleep(0.05)
+
+    # Steps.
+
+    def _step(self, work: Callable[[Pipeline], Any]) -> Child:
+        def run() -> None:
+            with Pipeline.open(self.file) as pipeline:
+                work(pipeline)
+
+        return Child.fork(run, self.folder / "step.txt")
+
+    def _must(self, name: str, work: Callable[[Pipeline], Any], tries: int = 1) -> None:
+        """Do a step that is to succeed: nobody strikes."""
+        for left in range(tries, 0, -1):
+            begun = time.monotonic()
+            child = self._step(work)
+            code = child.end()
+            if code == 0:
+                self.seconds[name] = 0.7 * self.seconds.get(name, 0.5) + 0.3 * (time.monotonic() - begun)
+                return
+            if left == 1 or code != _REFUSED:
+                self.wrong.append(f"{name} ended with {code}, undisturbed: {child.said()[-1500:]}")
+                return
+            time.sleep(1)
+
+    def _told(self, name: str, child: Child, code: int) -> None:
+        """A step that was disturbed may be refused with a sentence, and never ends in a traceback."""
+        if code == _REFUSED:
+            self.refused[child.said().split("\n")[0][:100]] += 1
+        elif code not in (0, -signal.SIGKILL):
+            self.wrong.append(f"{name} ended with {code}: {child.said()[-1500:]}")
+
+    def _moment(self, name: str) -> float:
+        """A moment within a step of that name, or right after it, in seconds."""
+        return self.chance.random() * 1.15 * self.seconds.get(name, self.seconds["sync"])
+
+    # Strikes.
+
+    def strike(self) -> None:
+        """One strike, and now and then a sync that nobody disturbs."""
+        name = self.chance.choice(STRIKES)
+        if name in ("catalog", "store") and self.store is None:
+            name = "sync"
+        getattr(self, f"_strike_{name}")()
+        self.kills[name] += 1
+        if self.chance.random() < 0.25:
+            self._must("sync", lambda pipeline: pipeline.sync(), tries=3)
+
+    def _kill(self, name: str, work: Callable[[Pipeline], Any]) -> None:
+        child = self._step(work)
+        time.sleep(self._moment(name))
+        child.signal(signal.SIGKILL)
+        self._told(name, child, child.end())
+
+    def _strike_sync(self) -> None:
+        self._kill("sync", lambda pipeline: pipeline.sync())
+
+    def _strike_tasks(self) -> None:
+        """Pull, apply, publish, confirm: each a process, one of which is killed."""
+
+        def tasks(pipeline: Pipeline) -> None:
+            if (batch := pipeline.pull().batch) is not None:
+                pipeline.apply(batch)
+                pipeline.publish(batch)
+                pipeline.confirm(batch)
+
+        self._kill("tasks", tasks)
+
+    def _strike_maintain(self) -> None:
+        self._kill("maintain", lambda pipeline: pipeline.maintain())
+        self._must("maintain", lambda pipeline: pipeline.maintain(), tries=3)
+
+    def _strike_verify(self) -> None:
+        self._kill("verify", lambda pipeline: pipeline.verify())
+
+    def _strike_backfill(self) -> None:
+        table = self.chance.choice(("public.account", "public.settled", "public.left_list"))
+        self._kill("backfill", lambda pipeline: pipeline.backfill(table))
+
+    def _strike_frozen(self) -> None:
+        """One sync stands still while another one works, and then goes on."""
+        first = self._step(lambda pipeline: pipeline.sync())
+        time.sleep(self._moment("sync"))
+        first.signal(signal.SIGSTOP)
+        second = Child.fork(self._sync, self.folder / "second.txt")
+        time.sleep(self.chance.random() * 2)
+        first.signal(signal.SIGCONT)
+        for child in (first, second):
+            self._told("frozen", child, child.end())
+
+    def _sync(self) -> None:
+        with Pipeline.open(self.file) as pipeline:
+            pipeline.sync()
+
+    def _strike_source(self) -> None:
+        self._without(lambda: self.source.restart("immediate"))
+
+    def _strike_catalog(self) -> None:
+        assert self.catalog is not None
+        self._without(lambda: self.catalog.restart("immediate"))  # type: ignore[union-attr]
+
+    def _strike_store(self) -> None:
+        assert self.store is not None
+        self._without(self._restart_store)
+
+    def _restart_store(self) -> None:
+        assert self.store is not None
+        if (pid := self.store.pid()) is not None:
+            os.kill(pid, signal.SIGKILL)
+        self.store.stop()
+        self.store.start()
+
+    def _without(self, ended: Callable[[], None]) -> None:
+        """A server ends at once, and begins again, while a sync works."""
+        child = self._step(lambda pipeline: pipeline.sync())
+        time.sleep(self._moment("sync"))
+        ended()
+        self._told("a server that ended", child, child.end())
+
+    # The end.
+
+    def judge(self) -> dict[str, int]:
+        """Compare all cuts with each other and with the source; return what there was."""
+        self._must("sync", lambda pipeline: pipeline.sync(), tries=3)
+        self._must("verify", _require_equal)
+        self._must("maintain", _maintain_without_grace)
+        final = workload.held(self.source.dsn())
+        read = workload.read_lines(self.folder / "cuts.jsonl")
+        cuts = [cut for cut in read if "error" not in cut]
+        self.wrong += sorted({f"the reader: {cut['error']}" for cut in read if "error" in cut})
+        log = [line for n in range(2) for line in workload.read_lines(self._log(n))]
+        for cut in cuts:
+            self.wrong += [f"{cut['lsn']}: {what}" for what in workload.wrong_with(cut)]
+        self.wrong += workload.wrong_between(cuts, final, log)
+        last = Child.fork(self._read_once, self.folder / "last.txt")
+        if last.end() != 0:
+            self.wrong.append(f"the last cut: {last.said()[-1500:]}")
+        else:
+            now = json.loads((self.folder / "last.json").read_text())
+            self.wrong += [
+                f"{table} differs from the source at the end"
+                for table in workload.TABLES
+                if sorted(map(tuple, now[table])) != sorted(final[table])
+            ]
+            self.wrong += now["left"]
+        points = len({cut["lsn"] for cut in cuts})
+        return {"cuts": len(cuts), "points": points, "transactions": sum(line[0] == "ended" for line in log)}
+
+    def _read_once(self) -> None:
+        reader = self._reader()
+        cut = reader.cut()
+        cut["left"] = [f"nothing leads to {each}" for each in reader.left_behind(self._place)]
+        (self.folder / "last.json").write_text(json.dumps(cut))
+
+    def _place(self, location: str) -> Path:
+        if self.store is not None:
+            return self.store.folder / "objects" / location.removeprefix("s3://")
+        return Path(location.removeprefix("file://").removeprefix("file:"))
+
+
+def _require_equal(pipeline: Pipeline) -> None:
+    report = pipeline.verify()
+    assert report.equal, str(report)
+
+
+def _maintain_without_grace(pipeline: Pipeline) -> None:
+    """As `maintain` does it days later: what nothing leads to is old enough."""
+    expiry: Any = importlib.import_module("slotlake.spark.maintenance.expiry")
+    expiry._minimum_age = lambda path, present, grace: 0.0
+    pipeline.maintain()
+
+
+def _warmed(folder: Path) -> None:
+    """Import here what a step imports, so that a fork of this process has it: one that did all names it."""
+    names, kinds = (
+        folder / "modules.json",
+        ("slotlake.", "pyiceberg.", "psycopg", "sqlalchemy.", "pyarrow.", "numpy"),
+    )
+
+    def work() -> None:
+        with (
+            _servers(folder, "folder") as (source, _, _),
+            psycopg.connect(source.dsn(), autocommit=True) as one,
+        ):
+            made = Round(folder, "folder", random.Random(0), source)
+            one.execute(made.lay().encode())
+            with Pipeline.open(made.file) as pipeline:
+                pipeline.init()
+                one.execute("UPDATE account SET balance = 0; INSERT INTO settled VALUES (1, 0)")
+                pipeline.sync()
+                pipeline.maintain()
+                pipeline.verify()
+        names.write_text(json.dumps(sorted(name for name in sys.modules if name.startswith(kinds))))
+
+    child = Child.fork(work, folder / "warm.txt")
+    assert child.end() == 0, child.said()
+    for name in json.loads(names.read_text()):
+        with suppress(Exception):
+            importlib.import_module(name)
+
+
+@contextmanager
+def _servers(folder: Path, kind: str) -> Iterator[tuple[EmbeddedPostgres, Any, Any]]:
+    with ExitStack() as stack:
+        conf = {"shared_buffers": "16MB", "max_connections": "60", "logical_decoding_work_mem": "64kB"}
+        source = stack.enter_context(temporary_postgres(conf=conf))
+        if kind == "folder":
+            yield source, None, None
+            return
+        catalog = stack.enter_context(temporary_postgres(conf=conf))
+        store = stack.enter_context(LocalObjectStore(folder / "s3", find_java()))
+        yield source, catalog, store
+
+
+def run_round(folder: Path, kind: str, seed: str, kills: int) -> dict[str, Any]:
+    """Return the line of the record of one round."""
+    begun = time.monotonic()
+    with _servers(folder, kind) as (source, catalog, store):
+        made = Round(folder, kind, random.Random(seed), source, catalog, store)
+        try:
+            made.prepare()
+            made.writers()
+            for _ in range(kills):
+                made.strike()
+        finally:
+            made.stop()
+        counts = made.judge()
+    return {
+        "seed": seed, "kind": kind, "kills": sum(made.kills.values()), **counts,
+        "seconds": round(time.monotonic() - begun), "struck": dict(made.kills),
+        "refused": dict(made.refused), "wrong": made.wrong[:50],
+    }  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser.add_argument("--kills", type=int, default=KILLS_PER_ROUND)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--record", type=Path, help="a round is a line of it; those that it has are not run again"
+    )
+    parser.add_argument("--kind", choices=KINDS)
+    given = parser.parse_args()
+    lines = workload.read_lines(given.record) if given.record else []
+    wrong = [what for line in lines for what in line["wrong"]]
+    struck = sum(line["kills"] for line in lines)
+    base = Path(tempfile.mkdtemp(prefix="chaos_"))
+    try:
+        _warmed(base)
+        number = len(lines)
+        while struck < given.kills:
+            folder = base / str(number)
+            folder.mkdir()
+            kind = given.kind or KINDS[number % len(KINDS)]
+            count = min(KILLS_PER_ROUND, given.kills - struck)
+            line = run_round(folder, kind, f"{given.seed} {number}", count)
+            print(json.dumps(line), flush=True)
+            if given.record:
+                with given.record.open("a") as record:
+                    record.write(json.dumps(line) + "\n")
+            struck, number = struck + line["kills"], number + 1
+            wrong += line["wrong"]
+            if not line["wrong"]:
+                shutil.rmtree(folder)
+    finally:
+        if not wrong:
+            shutil.rmtree(base, ignore_errors=True)
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
