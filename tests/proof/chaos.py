@@ -51,8 +51,8 @@ maintenance: {{unused_minutes: 1}}
 KINDS: Final = ("folder", "bucket")
 # What is struck, and how often: a step of the pipeline, or a server while a step works.
 STRIKES: Final = (
-    *["sync"] * 8, *["tasks"] * 4, *["maintain"] * 2, "verify", "backfill", *["frozen"] * 2, *["source"] * 2,
-    "catalog", "store",
+    *["sync"] * 20, *["tasks"] * 10, *["frozen"] * 4, *["source"] * 4, *["catalog"] * 2, *["store"] * 2,
+    "maintain", "verify", "backfill",
 )  # fmt: skip
 
 
@@ -112,6 +112,7 @@ class Round:
     """One source and one lake under strikes.
 
     Attributes:
+        torn: the reader is broken on purpose.
         kills: strike → how often something was killed, stopped or cut.
         wrong: what was found.
     """
@@ -122,6 +123,7 @@ class Round:
     source: EmbeddedPostgres
     catalog: EmbeddedPostgres | None = None
     store: LocalObjectStore | None = None
+    torn: bool = False
     kills: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
@@ -168,7 +170,7 @@ class Round:
 
     def _reader(self) -> workload.LakeReader:
         secret = "" if self.store is None else s3_secret(self.store.storage)
-        return workload.LakeReader(self._uri.removeprefix("sqlite:///"), "chaos", secret)
+        return workload.LakeReader(self._uri.removeprefix("sqlite:///"), "chaos", secret, self.torn)
 
     def _read(self) -> None:
         """Read cuts until the process ends; where a server is away, again."""
@@ -182,7 +184,7 @@ class Round:
                         lines.write(json.dumps({"error": str(error)[:500]}) + "\n")
                     reader = self._reader()
                     time.sleep(0.2)
-                time.sleep(0.05)
+                time.sleep(0.25)
 
     # Steps.
 
@@ -396,11 +398,11 @@ def _servers(folder: Path, kind: str) -> Iterator[tuple[EmbeddedPostgres, Any, A
         yield source, catalog, store
 
 
-def run_round(folder: Path, kind: str, seed: str, kills: int) -> dict[str, Any]:
+def run_round(folder: Path, kind: str, seed: str, kills: int, *, torn: bool = False) -> dict[str, Any]:
     """Return the line of the record of one round."""
     begun = time.monotonic()
     with _servers(folder, kind) as (source, catalog, store):
-        made = Round(folder, kind, random.Random(seed), source, catalog, store)
+        made = Round(folder, kind, random.Random(seed), source, catalog, store, torn)
         try:
             made.prepare()
             made.writers()
@@ -424,6 +426,7 @@ def main() -> int:
         "--record", type=Path, help="a round is a line of it; those that it has are not run again"
     )
     parser.add_argument("--kind", choices=KINDS)
+    parser.add_argument("--torn", action="store_true", help="break the reader on purpose: wrong is right")
     given = parser.parse_args()
     lines = workload.read_lines(given.record) if given.record else []
     wrong = [what for line in lines for what in line["wrong"]]
@@ -437,7 +440,7 @@ def main() -> int:
             folder.mkdir()
             kind = given.kind or KINDS[number % len(KINDS)]
             count = min(KILLS_PER_ROUND, given.kills - struck)
-            line = run_round(folder, kind, f"{given.seed} {number}", count)
+            line = run_round(folder, kind, f"{given.seed} {number}", count, torn=given.torn)
             print(json.dumps(line), flush=True)
             if given.record:
                 with given.record.open("a") as record:

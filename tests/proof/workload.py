@@ -102,11 +102,13 @@ class LakeReader:
     Args:
         catalog: the path of an SQLite file, or a URL of PostgreSQL.
         secret: the statement that tells DuckDB the keys of a bucket.
+        torn: take one pointer after another, as a reader that is no cut does; it is to be noticed.
     """
 
     catalog: str
     namespace: str
     secret: str = ""
+    torn: bool = False
 
     def __post_init__(self) -> None:
         self._duckdb = duckdb_connection(*(["httpfs"] if self.secret else []), "avro", "iceberg")
@@ -128,6 +130,9 @@ class LakeReader:
         pointers = self.pointers()
         found: dict[str, Any] = {"at": at, "lsn": self._lsn(pointers["commits"])}
         for table in TABLES:
+            if self.torn:
+                time.sleep(0.3)
+                pointers = self.pointers()
             found[table] = self._rows(table, pointers[table])
         return found
 
