@@ -121,7 +121,8 @@ class LakeReader:
         if self.catalog.startswith("postgresql"):
             with psycopg.connect(self.catalog) as connection:
                 return dict(connection.execute(query + "%s", (self.namespace,)).fetchall())
-        with sqlite3.connect(f"file:{self.catalog}?mode=ro", uri=True, timeout=30) as connected:
+        # Not read-only: after a kill, who comes first has to roll the journal of the file back.
+        with sqlite3.connect(f"file:{self.catalog}?mode=rw", uri=True, timeout=30) as connected:
             return dict(connected.execute(query + "?", (self.namespace,)).fetchall())
 
     def cut(self) -> dict[str, Any]:
