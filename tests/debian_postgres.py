@@ -15,7 +15,7 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -38,51 +38,49 @@ def debian_postgres(version: int) -> Path:
 
     The folder that SLOTLAKE_TEST_POSTGRES names comes first, if it is of that version.
     """
-    user = server_user()
-    chosen = binaries(18, user) if os.environ.get(CHOSEN) else None
+    chosen = binaries(18, server_user()) if os.environ.get(CHOSEN) else None
     if chosen is not None and chosen.version == version:
         return chosen.bin
-    folder = user.shared_folder() if user.switch else installs()
-    folder.mkdir(parents=True, exist_ok=True)
-    target = folder / f"debian-{version}"
-    with (folder / "debian.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # two tests at once: the second waits and has it
-        if not target.exists():
-            incoming = target.with_name(f"{target.name}.incoming")
-            shutil.rmtree(incoming, ignore_errors=True)
-            _unpack(_download(version, incoming / "apt"), incoming / "root", version)
-            shutil.rmtree(incoming / "apt")
-            incoming.rename(target)
-    return _programs(target / "root", version)
+
+    def make(incoming: Path) -> None:
+        _unpack(_download(version, incoming / "apt"), incoming / "root", version)
+        shutil.rmtree(incoming / "apt")
+
+    return _programs(_made_once(f"debian-{version}", make) / "root", version)
 
 
 def debian_regress(version: int) -> Path:
     """Return `src/test/regress` of that major version's source; skip the test where it cannot be had."""
+
+    def make(incoming: Path) -> None:
+        apt = incoming / "apt"
+        conf = _conf(version, apt, "deb-src", ("bookworm", *_SUITES))
+        _apt(conf, version, "update")
+        _apt(conf, version, "source", "--download-only", "--tar-only", f"postgresql-{version}", cwd=apt)
+        (archive,) = apt.glob("*.orig.tar.*")
+        _run(
+            "tar", "-xf", str(archive), "-C", str(incoming), "--strip-components=1",
+            "--wildcards", f"*/{_REGRESS}/*",
+        )  # fmt: skip
+        shutil.rmtree(apt)
+
+    return _made_once(f"source-{version}", make) / _REGRESS
+
+
+def _made_once(name: str, make: Callable[[Path], None]) -> Path:
+    """A folder that is made where the servers' programs are, and then stays."""
     user = server_user()
     folder = user.shared_folder() if user.switch else installs()
     folder.mkdir(parents=True, exist_ok=True)
-    target = folder / f"regress-{version}"
+    target = folder / name
     with (folder / "debian.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two tests at once: the second waits and has it
         if not target.exists():
-            incoming = target.with_name(f"{target.name}.incoming")
+            incoming = target.with_name(f"{name}.incoming")
             shutil.rmtree(incoming, ignore_errors=True)
-            conf = _conf(version, incoming / "apt", "deb-src", ("bookworm", *_SUITES))
-            _apt(conf, version, "update")
-            _apt(
-                conf,
-                version,
-                "source",
-                "--download-only",
-                "--tar-only",
-                f"postgresql-{version}",
-                cwd=conf.parent,
-            )
-            (archive,) = conf.parent.glob("*.orig.tar.*")
-            _run("tar", "-xf", str(archive), "-C", str(incoming), "--wildcards", f"*/{_REGRESS}/*")
-            (made,) = incoming.glob(f"*/{_REGRESS}")
-            made.rename(target)
-            shutil.rmtree(incoming)
+            incoming.mkdir()
+            make(incoming)
+            incoming.rename(target)
     return target
 
 

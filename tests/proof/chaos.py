@@ -41,6 +41,10 @@ from tests.proof import workload
 
 KILLS_PER_ROUND: Final = 100
 _REFUSED, _DEFECT = 3, 4
+# Steps that begin a Java, and how long one takes before it was measured.
+_WITH_JAVA: Final = ("maintain", "verify", "backfill")
+_JAVA_SECONDS: Final = 12.0
+_READER_SECONDS: Final = 5.0  # a query that met a server's end may be told so later
 _FILE: Final = """
 name: chaos
 source: {{dsn: "{dsn}", publications: [chaos], slot: chaos}}
@@ -103,7 +107,12 @@ class Child:
         self.report.write_text(f"it had not ended after {seconds:g} s")
         return _DEFECT
 
+    def is_alive(self) -> bool:
+        """Whether it works still; it is not waited for."""
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
     def said(self) -> str:
+        """Why it ended, if not well."""
         return self.report.read_text() if self.report.exists() else ""
 
 
@@ -113,7 +122,9 @@ class Round:
 
     Attributes:
         torn: the reader is broken on purpose.
-        kills: strike → how often something was killed, stopped or cut.
+        kills: strike → how often a step, or a server under one, was met while it worked.
+        missed: how often the step had ended before it was to be struck.
+        away: when the catalog or the store was not there, from and until, on the clock of readings.
         wrong: what was found.
     """
 
@@ -125,6 +136,8 @@ class Round:
     store: LocalObjectStore | None = None
     torn: bool = False
     kills: Counter[str] = field(default_factory=Counter)
+    missed: int = 0
+    away: list[tuple[float, float]] = field(default_factory=list)
     refused: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -173,27 +186,29 @@ class Round:
         return workload.LakeReader(self._uri.removeprefix("sqlite:///"), "chaos", secret, self.torn)
 
     def _read(self) -> None:
-        """Read cuts until the process ends; where a server is away, again."""
+        """Read cuts until the process ends; an error is noted, and judged by whether a server was away."""
         reader = self._reader()
         with (self.folder / "cuts.jsonl").open("a", buffering=1) as lines:
             while True:
                 try:
                     lines.write(json.dumps(reader.cut()) + "\n")
                 except Exception as error:  # noqa: BLE001
-                    if self.kind == "folder":
-                        lines.write(json.dumps({"error": str(error)[:500]}) + "\n")
+                    lines.write(json.dumps({"error": str(error)[:500], "at": time.monotonic()}) + "\n")
                     reader = self._reader()
                     time.sleep(0.2)
                 time.sleep(0.25)
 
     # Steps.
 
-    def _step(self, work: Callable[[Pipeline], Any]) -> Child:
-        def run() -> None:
-            with Pipeline.open(self.file) as pipeline:
-                work(pipeline)
+    def _step(self, *works: Callable[[Pipeline], Any], report: str = "step.txt") -> Child:
+        """A process that opens the pipeline for each of some things to do."""
 
-        return Child.fork(run, self.folder / "step.txt")
+        def run() -> None:
+            for work in works:
+                with Pipeline.open(self.file) as pipeline:
+                    work(pipeline)
+
+        return Child.fork(run, self.folder / report)
 
     def _must(self, name: str, work: Callable[[Pipeline], Any], tries: int = 1) -> None:
         """Do a step that is to succeed: nobody strikes."""
@@ -202,7 +217,7 @@ class Round:
             child = self._step(work)
             code = child.end()
             if code == 0:
-                self.seconds[name] = 0.7 * self.seconds.get(name, 0.5) + 0.3 * (time.monotonic() - begun)
+                self._took(name, time.monotonic() - begun)
                 return
             if left == 1 or code != _REFUSED:
                 self.wrong.append(f"{name} ended with {code}, undisturbed: {child.said()[-1500:]}")
@@ -216,9 +231,13 @@ class Round:
         elif code not in (0, -signal.SIGKILL):
             self.wrong.append(f"{name} ended with {code}: {child.said()[-1500:]}")
 
-    def _moment(self, name: str) -> float:
-        """A moment within a step of that name, or right after it, in seconds."""
-        return self.chance.random() * 1.15 * self.seconds.get(name, self.seconds["sync"])
+    def _took(self, name: str, seconds: float) -> None:
+        self.seconds[name] = 0.7 * self.seconds.get(name, seconds) + 0.3 * seconds
+
+    def _wait(self, name: str) -> None:
+        """Until a moment within a step of that name."""
+        usual = self.seconds.get(name, _JAVA_SECONDS if name in _WITH_JAVA else self.seconds["sync"])
+        time.sleep(self.chance.random() * usual)
 
     # Strikes.
 
@@ -227,67 +246,75 @@ class Round:
         name = self.chance.choice(STRIKES)
         if name in ("catalog", "store") and self.store is None:
             name = "sync"
-        getattr(self, f"_strike_{name}")()
-        self.kills[name] += 1
+        if getattr(self, f"_strike_{name}")():
+            self.kills[name] += 1
+        else:
+            self.missed += 1
         if self.chance.random() < 0.25:
             self._must("sync", lambda pipeline: pipeline.sync(), tries=3)
 
-    def _kill(self, name: str, work: Callable[[Pipeline], Any]) -> None:
-        child = self._step(work)
-        time.sleep(self._moment(name))
+    def _kill(self, name: str, *works: Callable[[Pipeline], Any]) -> bool:
+        begun, child = time.monotonic(), self._step(*works)
+        self._wait(name)
         child.signal(signal.SIGKILL)
-        self._told(name, child, child.end())
+        code = child.end()
+        if code == 0:
+            self._took(name, time.monotonic() - begun)
+        self._told(name, child, code)
+        return code == -signal.SIGKILL
 
-    def _strike_sync(self) -> None:
-        self._kill("sync", lambda pipeline: pipeline.sync())
+    def _strike_sync(self) -> bool:
+        return self._kill("sync", lambda pipeline: pipeline.sync())
 
-    def _strike_tasks(self) -> None:
-        """Pull, apply, publish, confirm: each a process, one of which is killed."""
+    def _strike_tasks(self) -> bool:
+        """Pull, apply, publish, confirm: each opens the pipeline anew; the kill may meet any of them."""
+        batch: list[str] = []
 
-        def tasks(pipeline: Pipeline) -> None:
-            if (batch := pipeline.pull().batch) is not None:
-                pipeline.apply(batch)
-                pipeline.publish(batch)
-                pipeline.confirm(batch)
+        def pull(pipeline: Pipeline) -> None:
+            batch.extend(filter(None, [pipeline.pull().batch]))
 
-        self._kill("tasks", tasks)
+        return self._kill(
+            "tasks",
+            pull,
+            lambda pipeline: [pipeline.apply(each) for each in batch],
+            lambda pipeline: [pipeline.publish(each) for each in batch],
+            lambda pipeline: [pipeline.confirm(each) for each in batch],
+        )
 
-    def _strike_maintain(self) -> None:
-        self._kill("maintain", lambda pipeline: pipeline.maintain())
+    def _strike_maintain(self) -> bool:
+        met = self._kill("maintain", lambda pipeline: pipeline.maintain())
         self._must("maintain", lambda pipeline: pipeline.maintain(), tries=3)
+        return met
 
-    def _strike_verify(self) -> None:
-        self._kill("verify", lambda pipeline: pipeline.verify())
+    def _strike_verify(self) -> bool:
+        return self._kill("verify", lambda pipeline: pipeline.verify())
 
-    def _strike_backfill(self) -> None:
+    def _strike_backfill(self) -> bool:
         table = self.chance.choice(("public.account", "public.settled", "public.left_list"))
-        self._kill("backfill", lambda pipeline: pipeline.backfill(table))
+        return self._kill("backfill", lambda pipeline: pipeline.backfill(table))
 
-    def _strike_frozen(self) -> None:
+    def _strike_frozen(self) -> bool:
         """One sync stands still while another one works, and then goes on."""
         first = self._step(lambda pipeline: pipeline.sync())
-        time.sleep(self._moment("sync"))
+        self._wait("sync")
+        met = first.is_alive()
         first.signal(signal.SIGSTOP)
-        second = Child.fork(self._sync, self.folder / "second.txt")
+        second = self._step(lambda pipeline: pipeline.sync(), report="second.txt")
         time.sleep(self.chance.random() * 2)
         first.signal(signal.SIGCONT)
         for child in (first, second):
             self._told("frozen", child, child.end())
+        return met
 
-    def _sync(self) -> None:
-        with Pipeline.open(self.file) as pipeline:
-            pipeline.sync()
+    def _strike_source(self) -> bool:
+        return self._without(lambda: self.source.restart("immediate"))
 
-    def _strike_source(self) -> None:
-        self._without(lambda: self.source.restart("immediate"))
-
-    def _strike_catalog(self) -> None:
+    def _strike_catalog(self) -> bool:
         assert self.catalog is not None
-        self._without(lambda: self.catalog.restart("immediate"))  # type: ignore[union-attr]
+        return self._without(lambda: self.catalog.restart("immediate"), read=True)  # type: ignore[union-attr]
 
-    def _strike_store(self) -> None:
-        assert self.store is not None
-        self._without(self._restart_store)
+    def _strike_store(self) -> bool:
+        return self._without(self._restart_store, read=True)
 
     def _restart_store(self) -> None:
         assert self.store is not None
@@ -296,12 +323,16 @@ class Round:
         self.store.stop()
         self.store.start()
 
-    def _without(self, ended: Callable[[], None]) -> None:
-        """A server ends at once, and begins again, while a sync works."""
+    def _without(self, restart: Callable[[], None], *, read: bool = False) -> bool:
+        """A server ends at once, and begins again, while a sync works; `read`: readers need it, too."""
         child = self._step(lambda pipeline: pipeline.sync())
-        time.sleep(self._moment("sync"))
-        ended()
+        self._wait("sync")
+        met, ended = child.is_alive(), time.monotonic()
+        restart()
+        if read:
+            self.away.append((ended, time.monotonic() + _READER_SECONDS))
         self._told("a server that ended", child, child.end())
+        return met
 
     # The end.
 
@@ -313,7 +344,9 @@ class Round:
         final = workload.held(self.source.dsn())
         read = workload.read_lines(self.folder / "cuts.jsonl")
         cuts = [cut for cut in read if "error" not in cut]
-        self.wrong += sorted({f"the reader: {cut['error']}" for cut in read if "error" in cut})
+        self.wrong += sorted(
+            {f"the reader: {e['error']}" for e in read if "error" in e and not self._away(e["at"])}
+        )
         log = [line for n in range(2) for line in workload.read_lines(self._log(n))]
         for cut in cuts:
             self.wrong += [f"{cut['lsn']}: {what}" for what in workload.wrong_with(cut)]
@@ -331,6 +364,9 @@ class Round:
             self.wrong += now["left"]
         points = len({cut["lsn"] for cut in cuts})
         return {"cuts": len(cuts), "points": points, "transactions": sum(line[0] == "ended" for line in log)}
+
+    def _away(self, at: float) -> bool:
+        return any(begun <= at <= ended for begun, ended in self.away)
 
     def _read_once(self) -> None:
         reader = self._reader()
@@ -406,14 +442,14 @@ def run_round(folder: Path, kind: str, seed: str, kills: int, *, torn: bool = Fa
         try:
             made.prepare()
             made.writers()
-            for _ in range(kills):
+            while sum(made.kills.values()) < kills:
                 made.strike()
         finally:
             made.stop()
         counts = made.judge()
     return {
         "seed": seed, "kind": kind, "kills": sum(made.kills.values()), **counts,
-        "seconds": round(time.monotonic() - begun), "struck": dict(made.kills),
+        "missed": made.missed, "seconds": round(time.monotonic() - begun), "struck": dict(made.kills),
         "refused": dict(made.refused), "wrong": made.wrong[:50],
     }  # fmt: skip
 

@@ -174,6 +174,7 @@ class Regression:
             with Pipeline.open(self.file) as pipeline:
                 pipeline.sync()
         except SourceUnavailableError:
+            self.counts["syncs without the source"] += 1
             time.sleep(0.2)
         except SlotlakeError as error:
             self.wrong.append(f"sync {when}: {error}")
