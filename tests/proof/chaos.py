@@ -1,6 +1,6 @@
 """Kills, over and over: what is published stays one state of the source, and nothing is lost or left behind.
 
-    python -P -m tests.proof.chaos --kills 10000 --record tests/proof/record.jsonl
+    PYTHONPATH=src python -m tests.proof.chaos --kills 10000 --record kills
 
 A round has a source, a lake, and two writers of its own, and some hundred strikes: SIGKILL to a step at any
 moment, a step that is stopped while another one works, PostgreSQL, the catalog or the object store that ends

@@ -14,12 +14,14 @@ from tests.proof.chaos import KINDS
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(12 * 3600)]
 KILLS = os.environ.get("SLOTLAKE_TEST_KILLS", "300")
+RECORD = os.environ.get("SLOTLAKE_TEST_RECORD", "")
 
 
 @pytest.mark.skipif(not os.environ.get("SLOTLAKE_TEST_LONG"), reason="SLOTLAKE_TEST_LONG=1 runs it")
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_cut_is_a_state_of_the_source(kind: str) -> None:
     command = [sys.executable, "-P", "-m", "tests.proof.chaos", "--kills", KILLS, "--kind", kind]
+    command += ["--record", f"{RECORD}.{kind}"] if RECORD else []
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
