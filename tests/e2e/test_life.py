@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(600)
 
 LONG = bool(os.environ.get("SLOTLAKE_TEST_LONG"))
 # Where all lakes of the run are in a bucket, "folder" is that bucket; the others write `lake` themselves.
-_OTHERS = ["s3, rest", *(["s3", "hive", "hive, connect", "s3, glue"] if LONG else [])]
+_OTHERS = ["s3, rest", "s3", "hive", "hive, connect", "s3, glue"] if LONG else []
 WHERE = ["folder", *([] if IN_S3 else _OTHERS)]
 
 
