@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from slotlake.infra.cli.asking import asking
+from slotlake.infra.cli.asking import require_yes
 from slotlake.infra.cli.options import (
     CARE,
     JsonOption,
@@ -185,8 +185,7 @@ def drop(
     with open_pipeline(pipeline) as opened:
         if not yes:
             what = "the slot and the lake tables" if lake else "the slot"
-            with asking("drop", unchanged="nothing was dropped"):
-                typer.confirm(f"Drop {what} of pipeline {opened.name}?", abort=True)
+            require_yes("drop", f"Drop {what} of pipeline {opened.name}?", unchanged="nothing was dropped")
         report = opened.drop(lake=lake)
     show(report, as_json, texts.drop_text)
     if report.exit_code:

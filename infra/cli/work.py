@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from slotlake.infra.cli.asking import asking
+from slotlake.infra.cli.asking import require_yes
 from slotlake.infra.cli.options import (
     WORK,
     JsonOption,
@@ -91,8 +91,8 @@ def _trigger(pipeline: Any, as_json: bool, *, yes: bool) -> str:
 
     typer.echo(INSTALL, err=as_json)
     if not yes:
-        with asking("init", unchanged="nothing was installed"):
-            typer.confirm(f"Install this in the source of pipeline {pipeline.name}?", abort=True)
+        question = f"Install this in the source of pipeline {pipeline.name}?"
+        require_yes("init", question, unchanged="nothing was installed")
     return str(pipeline.install_trigger().state)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -59,9 +60,26 @@ def test_the_input_ends_at_a_question(
     else:
         assert said.err.splitlines()[-3].startswith(f"slotlake: {unchanged}")
         assert options in said.err.splitlines()[-1]
-        assert said.out[-1:] in {"", "\n"}, "the error has lines of its own"
+        asked_on = said.out if command[0] == "new" else said.err
+        assert re.search(rf"(^|[:\]] ?\n)(slotlake: {unchanged}|$)", asked_on), "the error has lines of its own"
     assert "interrupted" not in said.err
     assert [path.name for path in tmp_path.iterdir()] == ["shop.yaml"]
+
+
+@pytest.mark.parametrize("command", ["drop --json", "init --ddl-trigger --json"])
+def test_no_is_an_answer(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is not an interruption; and what reads the JSON on standard output does not meet a question."""
+    (tmp_path / "shop.yaml").write_text(FILE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin", _Terminal("n\n"))
+    name, *options = command.split()
+    assert main([name, "shop.yaml", *options]) == 1
+    said = capsys.readouterr()
+    assert not said.out.strip()  # Python's input() writes a space
+    assert said.err.splitlines()[-1].endswith(("nothing was dropped", "nothing was installed"))
+    assert "interrupted" not in said.err
 
 
 def test_ctrl_c_at_a_question_is_still_an_interruption(tmp_path: Path) -> None:
@@ -73,8 +91,8 @@ def test_ctrl_c_at_a_question_is_still_an_interruption(tmp_path: Path) -> None:
     with subprocess.Popen(
         command, cwd=tmp_path, env=environment, stdin=pipe, stdout=pipe, stderr=pipe
     ) as asked:
-        assert asked.stdout is not None
-        assert asked.stdout.read(1), "it asks"
+        assert asked.stderr is not None
+        assert asked.stderr.read(1), "it asks"
         asked.send_signal(signal.SIGINT)
         _, errors = asked.communicate(timeout=60)
     assert asked.returncode == 130
