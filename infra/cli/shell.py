@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from slotlake.decoder.errors import PipelineFileError, SlotlakeError
+from slotlake.infra.cli.asking import is_terminal
 from slotlake.infra.cli.output import show_rows
 from slotlake.infra.query.queries import PinnedQueries, parsed_at
 
@@ -54,12 +55,12 @@ class Shell:
         Args:
             history: the file of the lines that were typed, for a person at a terminal.
         """
-        if sys.stdin.isatty():
+        if is_terminal():
             self._console.print(rf"the lake at {self._queries.lsn}; \d lists tables, \? helps, \q ends")
             with _line_history(history):
                 self._answer_all(self._typed_lines())
         else:
-            self._answer_all(line.rstrip("\n") for line in sys.stdin)
+            self._answer_all(line.rstrip("\n") for line in sys.stdin or ())
             self._answer(f"{self._text}\n;")  # the last statement of a file needs no semicolon
         return self.exit_code
 

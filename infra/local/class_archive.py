@@ -25,8 +25,8 @@ from pathlib import Path
 from slotlake.infra.launch.folders import home, prepared
 from slotlake.infra.local.java import Java
 
-# On a machine that has no such archive, or another Java, Java would say so in each log.
-_QUIET = "-Xlog:disable -Xlog:all=error:stderr"
+# Java would say on standard output that an archive does not fit.
+_QUIET = "-Xlog:cds*=off"
 _JAVA_WITHOUT = 18  # from this version on, only the wheel's takes one
 _OLD_MAX = 2  # archives of other environments that stay: each has 190 MB
 _SECONDS_MAX = 600.0
@@ -84,7 +84,7 @@ def archive_options(java: Java, spark_folder: Path) -> list[str]:
     base, top = _names(java, spark_folder)
     for file in (prepared("java", top), home() / "java" / top):
         if file is not None and file.is_file() and _is_whole(file.with_name(base), file):
-            return [f"-XX:SharedArchiveFile={file.with_name(base)}:{file}", *_QUIET.split()]
+            return [f"-XX:SharedArchiveFile={file.with_name(base)}:{file}", _QUIET]
     return []
 
 
@@ -117,7 +117,7 @@ def make_archive(java: Java, spark_folder: Path, jars: str, variables: Mapping[s
         variables = {**variables, "SPARK_SUBMIT_OPTS": f"{given} -XX:TieredStopAtLevel=1 {options}"}
         _run([sys.executable, "-P", "-c", _TRAINING, scratch, jars], variables)
         checked = f"-XX:SharedArchiveFile={base}:{new_top}"
-        _run([java.program, "-XX:+VerifySharedSpaces", checked, *_QUIET.split(), "-version"], variables)
+        _run([java.program, "-XX:+VerifySharedSpaces", checked, _QUIET, "-version"], variables)
         _sizes(top).unlink(missing_ok=True)
         new_top.replace(top)
     _sizes(top).write_text(_sizes_of(base, top))

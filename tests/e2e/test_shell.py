@@ -93,6 +93,14 @@ def test_an_error_does_not_end_it_and_is_its_exit_code(
     assert "no table missing" in said.err
 
 
+def test_a_closed_input_is_an_empty_one(
+    shop: tuple[Database, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)  # as Python has it after <&-
+    assert main(["shell", str(shop[1])]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
 def test_the_point_stays_until_another_is_pinned(
     shop: tuple[Database, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

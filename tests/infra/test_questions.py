@@ -61,7 +61,9 @@ def test_the_input_ends_at_a_question(
         assert said.err.splitlines()[-3].startswith(f"slotlake: {unchanged}")
         assert options in said.err.splitlines()[-1]
         asked_on = said.out if command[0] == "new" else said.err
-        assert re.search(rf"(^|[:\]] ?\n)(slotlake: {unchanged}|$)", asked_on), "the error has lines of its own"
+        assert re.search(rf"(^|[:\]] ?\n)(slotlake: {unchanged}|$)", asked_on), (
+            "the error has lines of its own"
+        )
     assert "interrupted" not in said.err
     assert [path.name for path in tmp_path.iterdir()] == ["shop.yaml"]
 
