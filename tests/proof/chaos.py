@@ -3,10 +3,11 @@
     PYTHONPATH=src python -m tests.proof.chaos --kills 10000 --record kills
 
 A round has a source, a lake, and two writers of its own, and some hundred strikes: SIGKILL to a step at any
-moment, a step that is stopped while another one works, PostgreSQL, the catalog or the object store that ends
-at once.  A reader in another process reads cut after cut (`workload`).  A round ends with a sync, `verify`,
-`maintain`, a comparison with the source, and a look for files that nothing leads to.  Steps are forked from a
-process that has imported them, so that one begins within milliseconds; it has no threads of its own.
+moment, a step that is stopped while another one works, PostgreSQL, the catalog or the object store that
+ends at once, a network to the source that is slow, silent or cut, a disk without room.  A reader in another
+process reads cut after cut (`workload`).  A round ends with a sync, `verify`, `maintain`, a comparison with
+the source, and a look for files that nothing leads to.  Steps are forked from a process that has imported
+them, so that one begins within milliseconds; it has no threads of its own.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -38,6 +40,7 @@ from slotlake.infra.local.object_store import LocalObjectStore
 from slotlake.infra.local.postgres import EmbeddedPostgres, temporary_postgres
 from tests.e2e.readers import s3_secret
 from tests.proof import workload
+from tests.proof.network import Network, network
 
 KILLS_PER_ROUND: Final = 100
 _REFUSED, _DEFECT = 3, 4
@@ -45,6 +48,7 @@ _REFUSED, _DEFECT = 3, 4
 _WITH_JAVA: Final = ("maintain", "verify", "backfill")
 _JAVA_SECONDS: Final = 12.0
 _READER_SECONDS: Final = 5.0  # a query that met a server's end may be told so later
+_DISK_BYTES: Final = 1 << 30
 _FILE: Final = """
 name: chaos
 source: {{dsn: "{dsn}", publications: [chaos], slot: chaos}}
@@ -56,7 +60,7 @@ KINDS: Final = ("folder", "bucket")
 # What is struck, and how often: a step of the pipeline, or a server while a step works.
 STRIKES: Final = (
     *["sync"] * 20, *["tasks"] * 10, *["frozen"] * 4, *["source"] * 4, *["catalog"] * 2, *["store"] * 2,
-    "maintain", "verify", "backfill",
+    *["network"] * 4, *["disk"] * 4, "maintain", "verify", "backfill",
 )  # fmt: skip
 
 
@@ -117,6 +121,43 @@ class Child:
 
 
 @dataclass
+class Disk:
+    """Where a round's lake and notes are.
+
+    Attributes:
+        own: it is a file system of its own, in memory, and can be filled; for that one must be root.
+    """
+
+    folder: Path
+    own: bool
+
+    @classmethod
+    @contextmanager
+    def mounted(cls, folder: Path) -> Iterator[Disk]:
+        """Make it, and take it away at the end."""
+        folder.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", f"size={_DISK_BYTES}", "tmpfs", str(folder)]
+        own = os.geteuid() == 0 and subprocess.run(command, check=False, capture_output=True).returncode == 0
+        try:
+            yield cls(folder, own)
+        finally:
+            if own:
+                subprocess.run(["umount", "--lazy", str(folder)], check=False)
+
+    @contextmanager
+    def without_room(self, left: int) -> Iterator[None]:
+        """Fill it but for so many bytes."""
+        filler = self.folder / "filler"
+        free = os.statvfs(self.folder)
+        with filler.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, max(free.f_bavail * free.f_frsize - left, 1))
+        try:
+            yield
+        finally:
+            filler.unlink()
+
+
+@dataclass
 class Round:
     """One source and one lake under strikes.
 
@@ -132,6 +173,8 @@ class Round:
     kind: str
     chance: random.Random
     source: EmbeddedPostgres
+    network: Network
+    disk: Disk
     catalog: EmbeddedPostgres | None = None
     store: LocalObjectStore | None = None
     torn: bool = False
@@ -152,13 +195,14 @@ class Round:
 
     def lay(self) -> str:
         """Write the pipeline file; return the SQL that makes the tables and their publication."""
-        uri, storage = f"sqlite:///{self.folder}/lake.db", ""
-        warehouse = f"{self.folder}/warehouse"
+        uri, storage = f"sqlite:///{self.disk.folder}/lake.db", ""
+        warehouse = f"{self.disk.folder}/warehouse"
         if self.catalog is not None and self.store is not None:
             uri, warehouse = self.catalog.url(), f"{self.store.warehouse}/{self.folder.name}"
             storage = f", storage: {json.dumps(self.store.storage)}"
-        text = _FILE.format(dsn=self.source.dsn(), uri=uri, warehouse=warehouse, storage=storage)
-        self.file = self.folder / "chaos.yaml"
+        dsn = self.source.dsn().replace(f"port={self.source.port}", f"port={self.network.port}")
+        text = _FILE.format(dsn=dsn, uri=uri, warehouse=warehouse, storage=storage)
+        self.file = self.disk.folder / "chaos.yaml"
         self.file.write_text(text)
         self._uri = uri
         return f"{workload.SCHEMA}CREATE PUBLICATION chaos FOR TABLE {', '.join(workload.TABLES)}"
@@ -244,7 +288,7 @@ class Round:
     def strike(self) -> None:
         """One strike, and now and then a sync that nobody disturbs."""
         name = self.chance.choice(STRIKES)
-        if name in ("catalog", "store") and self.store is None:
+        if (name in ("catalog", "store") and self.store is None) or (name == "disk" and not self.disk.own):
             name = "sync"
         if getattr(self, f"_strike_{name}")():
             self.kills[name] += 1
@@ -322,6 +366,26 @@ class Round:
             os.kill(pid, signal.SIGKILL)
         self.store.stop()
         self.store.start()
+
+    def _strike_network(self) -> bool:
+        """The way to the source is slow, silent for a while, or cut, once or a few times."""
+        kind = self.chance.choice(("slow 0.05", "slow 0.5", "hole", "cut"))
+        child = self._step(lambda pipeline: pipeline.sync())
+        self._wait("sync")
+        met = child.is_alive()
+        for _ in range(self.chance.randint(1, 3) if kind == "cut" else 1):
+            self.network.be(kind)
+            time.sleep(self.chance.random() * 3)
+        self.network.be("whole")
+        self._told("a bad network", child, child.end())
+        return met
+
+    def _strike_disk(self) -> bool:
+        """There is no room for what a sync writes: not for all of it, or for nothing."""
+        with self.disk.without_room(self.chance.choice((0, 1 << 12, 1 << 16, 1 << 20))):
+            child = self._step(lambda pipeline: pipeline.sync())
+            self._told("a full disk", child, child.end())
+        return True
 
     def _without(self, restart: Callable[[], None], *, read: bool = False) -> bool:
         """A server ends at once, and begins again, while a sync works; `read`: readers need it, too."""
@@ -401,10 +465,10 @@ def _warmed(folder: Path) -> None:
 
     def work() -> None:
         with (
-            _servers(folder, "folder") as (source, _, _),
+            _servers(folder, "folder") as (source, way, _, _),
             psycopg.connect(source.dsn(), autocommit=True) as one,
         ):
-            made = Round(folder, "folder", random.Random(0), source)
+            made = Round(folder, "folder", random.Random(0), source, way, Disk(folder, own=False))
             one.execute(made.lay().encode())
             with Pipeline.open(made.file) as pipeline:
                 pipeline.init()
@@ -422,23 +486,24 @@ def _warmed(folder: Path) -> None:
 
 
 @contextmanager
-def _servers(folder: Path, kind: str) -> Iterator[tuple[EmbeddedPostgres, Any, Any]]:
+def _servers(folder: Path, kind: str) -> Iterator[tuple[EmbeddedPostgres, Network, Any, Any]]:
     with ExitStack() as stack:
         conf = {"shared_buffers": "16MB", "max_connections": "60", "logical_decoding_work_mem": "64kB"}
         source = stack.enter_context(temporary_postgres(conf=conf))
+        way = stack.enter_context(network(source.port))
         if kind == "folder":
-            yield source, None, None
+            yield source, way, None, None
             return
         catalog = stack.enter_context(temporary_postgres(conf=conf))
         store = stack.enter_context(LocalObjectStore(folder / "s3", find_java()))
-        yield source, catalog, store
+        yield source, way, catalog, store
 
 
 def run_round(folder: Path, kind: str, seed: str, kills: int, *, torn: bool = False) -> dict[str, Any]:
     """Return the line of the record of one round."""
     begun = time.monotonic()
-    with _servers(folder, kind) as (source, catalog, store):
-        made = Round(folder, kind, random.Random(seed), source, catalog, store, torn)
+    with Disk.mounted(folder / "disk") as disk, _servers(disk.folder, kind) as (source, way, catalog, store):
+        made = Round(folder, kind, random.Random(seed), source, way, disk, catalog, store, torn)
         try:
             made.prepare()
             made.writers()
