@@ -73,7 +73,10 @@ def _compile(python: Path, variables: Mapping[str, str]) -> bool:
 
 
 def _reason(errors: str) -> str:
-    return (errors.strip().splitlines() or ["no reason given"])[-1]
+    """Return the last lines: an error says what, where, and what to do."""
+    lines = [line.strip() for line in errors.splitlines() if line.strip()]
+    said = lines[-1:] if "Traceback" in errors else lines[-3:]
+    return "; ".join(said) or "no reason given"
 
 
 def _key(python: Path) -> str:

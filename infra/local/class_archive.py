@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -30,6 +32,7 @@ _QUIET = "-Xlog:cds*=off"
 _JAVA_WITHOUT = 18  # from this version on, only the wheel's takes one
 _OLD_MAX = 2  # archives of other environments that stay: each has 190 MB
 _SECONDS_MAX = 600.0
+_SCRATCH = "making-classes-"
 # Makes Spark load the classes that slotlake's statements need, and those of a Connect server, by its plugin.
 _TRAINING = """
 import sys
@@ -82,10 +85,12 @@ def archive_options(java: Java, spark_folder: Path) -> list[str]:
     if not can_have_archive(java):
         return []
     base, top = _names(java, spark_folder)
-    for file in (prepared("java", top), home() / "java" / top):
-        if file is not None and file.is_file() and _is_whole(file.with_name(base), file):
-            return [f"-XX:SharedArchiveFile={file.with_name(base)}:{file}", _QUIET]
-    return []
+    try:
+        file = prepared("java", top) or home() / "java" / top
+    except PermissionError:  # no cache folder, as in an image whose root is only read
+        return []
+    whole = _is_whole(file.with_name(base), file)
+    return [f"-XX:SharedArchiveFile={file.with_name(base)}:{file}", _QUIET] if whole else []
 
 
 def can_have_archive(java: Java) -> bool:
@@ -107,7 +112,10 @@ def make_archive(java: Java, spark_folder: Path, jars: str, variables: Mapping[s
     folder = home() / "java"
     folder.mkdir(parents=True, exist_ok=True)
     base, top = (folder / name for name in _names(java, spark_folder))
-    with tempfile.TemporaryDirectory(dir=folder, prefix="classes-") as scratch:
+    for left in folder.glob(f"{_SCRATCH}*"):  # by one that was killed
+        if time.time() - left.stat().st_mtime > _SECONDS_MAX:
+            shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=_SCRATCH) as scratch:
         new_base, new_top = Path(scratch, base.name), Path(scratch, top.name)
         if not base.exists():  # the other one remembers its path and its checksum
             _run([java.program, "-Xshare:dump", f"-XX:SharedArchiveFile={new_base}"], variables)

@@ -7,11 +7,13 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from slotlake.decoder.errors import SlotlakeError
 from slotlake.infra.local.class_archive import archive_options, can_have_archive, make_archive
 from slotlake.infra.local.jars import jars
 from slotlake.infra.local.java import Java, environment, find_java, trust_options
@@ -83,9 +85,13 @@ def _prepare(storage: str = "") -> None:
     """Fetch the jars and make the archive of classes, as far as they are not there."""
     runtime = spark_runtime(storage, report_line=lambda line: print(line, flush=True))  # noqa: T201
     trust_options()
+    # Its failure is said, not passed over: an image without it would be a slow one, and nobody would know.
     if can_have_archive(runtime.java) and not archive_options(runtime.java, pyspark_folder()):
         make_archive(runtime.java, pyspark_folder(), runtime.jars, runtime.environment())
 
 
 if __name__ == "__main__":
-    _prepare(*sys.argv[1:2])
+    try:
+        _prepare(*sys.argv[1:2])
+    except (SlotlakeError, OSError, subprocess.SubprocessError) as failed:
+        sys.exit(str(failed))

@@ -58,6 +58,25 @@ def test_a_truncated_archive_is_not_given_to_java(own_home: Path) -> None:
     assert archive_options(java, pyspark_folder()) == []
 
 
+def test_a_prepared_one_needs_no_cache_folder(
+    own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    java = Java(find_java().home, 17, bundled=False)
+    base, top = (
+        tmp_path / "prepared" / "java" / name for name in class_archive._names(java, pyspark_folder())
+    )
+    top.parent.mkdir(parents=True)
+    base.write_bytes(b"base")
+    top.write_bytes(b"top")
+    class_archive._sizes(top).write_text("4 3")
+    monkeypatch.setenv("SLOTLAKE_PREPARED", str(tmp_path / "prepared"))
+    assert archive_options(java, pyspark_folder())[0].endswith(f"={base}:{top}")
+    assert not own_home.exists()
+    monkeypatch.delenv("SLOTLAKE_PREPARED")
+    monkeypatch.setenv("SLOTLAKE_HOME", "/proc/nowhere")
+    assert archive_options(java, pyspark_folder()) == []
+
+
 def test_made_whole_or_not_at_all_and_old_ones_go(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     java, folder_of_spark = Java(find_java().home, 17, bundled=False), pyspark_folder()
     folder = own_home / "java"
@@ -67,6 +86,10 @@ def test_made_whole_or_not_at_all_and_old_ones_go(own_home: Path, monkeypatch: p
             old = folder / f"classes-{day}{end}"
             old.touch()
             os.utime(old, (day, day))
+
+    left = folder / "making-classes-of-one-that-was-killed"
+    left.mkdir()
+    os.utime(left, (0, 0))
 
     def failing(command: list[str], variables: dict[str, str]) -> None:
         if "-Xshare:dump" not in command:

@@ -381,11 +381,12 @@ class Round:
         return met
 
     def _strike_disk(self) -> bool:
-        """There is no room for what a sync writes: not for all of it, or for nothing."""
+        """There is no room for what a sync writes: not for all of it, or for nothing; small ones may fit."""
         with self.disk.without_room(self.chance.choice((0, 1 << 12, 1 << 16, 1 << 20))):
             child = self._step(lambda pipeline: pipeline.sync())
-            self._told("a full disk", child, child.end())
-        return True
+            code = child.end()
+        self._told("a full disk", child, code)
+        return code != 0
 
     def _without(self, restart: Callable[[], None], *, read: bool = False) -> bool:
         """A server ends at once, and begins again, while a sync works; `read`: readers need it, too."""
