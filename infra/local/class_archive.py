@@ -1,8 +1,8 @@
 """Java's archive of Spark's classes: parsed and checked once, and mapped by each Java that starts after that.
 
-Half of the start of a Spark is Java reading some 20,000 classes (docs/adr/0097).  Java's own means against
-it is class data sharing: a base archive with Java's classes, and one on top of it with those that a first
-Spark used.
+A third of the CPU time of a Spark's start is Java reading more than 10,000 classes (docs/adr/0097).  Java's
+own means against it is class data sharing: a base archive with Java's classes, and one on top of it with
+those that a first Spark used.
 
 Java 21 never takes an archive for the class path that Spark gives, which has one jar twice.  The wheel's
 gets another class path from its wrapper; a machine's own Java 21 goes without an archive.
