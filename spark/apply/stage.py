@@ -51,7 +51,7 @@ from slotlake.spark.publish.swap import Loaded, load, require_owner, reset_stage
 from slotlake.spark.session_errors import StageConflictError
 from slotlake.spark.storage.base import PassingStoreError
 from slotlake.spark.tables import metadata as catalog_metadata
-from slotlake.spark.tables.schema import TableSchema, schema_of
+from slotlake.spark.tables.schema import TableSchema, schema_of, unbounded
 from slotlake.spark.tables.settle import settle
 from slotlake.spark.tables.shapes import BatchRelation, ChangeBatch
 
@@ -188,7 +188,17 @@ def _job(work: Work, table: _Target, inputs: JobInputs, *, first: bool) -> Job[T
             raise damaged from error
         return replace(done, derived=tuple(str(each.name) for each in table.derived.values()))
 
-    return Job(run, copy is None and apply_together.is_small(batch, relations))
+    small = copy is None and apply_together.is_small(batch, relations)
+    return Job(run, small, alone=_may_have_floats(table.mirror, relations))
+
+
+def _may_have_floats(mirror: Loaded, relations: Iterable[BatchRelation]) -> bool:
+    """Return whether a table has floats, or the batch brings columns that may be some."""
+    schema = schema_of(mirror.metadata, mirror.name)
+    known = {(column.name, column.type_oid) for column in schema.columns}
+    return bool(unbounded(schema.columns)) or any(
+        (column.name, column.type_oid) not in known for each in relations for column in each.columns
+    )
 
 
 @contextmanager

@@ -5,6 +5,9 @@ The properties of a snapshot are settings of a session, so two tables never shar
 staged.  A large MERGE uses all cores, and its keys take heap (docs/adr/0018): large tables go one by one.
 Most batches are staged without Spark (spark/direct/): a session is opened when the first statement needs it.
 
+A table with floats has Spark for itself from the moment it needs it: its files may have no dictionary of
+floats, and Parquet decides on dictionaries by one object for all writers of a process (docs/adr/0092).
+
 Invariant: when `run_jobs` returns or raises, no statement runs any more.  What is staged of a table depends
 on that table and the batch only, so the order does not matter.
 """
@@ -13,9 +16,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from queue import SimpleQueue
@@ -42,10 +45,38 @@ class Job(Generic[T]):
     Attributes:
         run: stages the table; what it gets opens, or gives, the session for it.
         small: other tables may be staged at the same time.
+        alone: but no other table may use Spark at the same time.
     """
 
     run: Callable[[Opened], T]
     small: bool
+    alone: bool = False
+
+
+class _Turns:
+    """Who may use Spark now: one job alone, or any number of the others."""
+
+    def __init__(self) -> None:
+        self._changed, self._using, self._alone = threading.Condition(), 0, False
+
+    @contextmanager
+    def turn(self, alone: bool) -> Iterator[None]:
+        """Wait for the turn of a job, and have it until the end of the block.
+
+        Args:
+            alone: no other job has its turn meanwhile.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: not self._alone and not (alone and self._using))
+            self._using += 1
+            self._alone = alone
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._using -= 1
+                self._alone = False
+                self._changed.notify_all()
 
 
 class Engine:
@@ -133,13 +164,21 @@ def _run_at_once(
     free: SimpleQueue[Opened] = SimpleQueue()
     for each in sessions:
         free.put(each)
+    turns = _Turns()
 
     def run(job: Job[T]) -> T:
         opened = free.get()
-        try:
-            return job.run(opened)
-        finally:
-            free.put(opened)
+        with ExitStack() as turn:
+
+            @cache
+            def in_turn() -> SparkSession:
+                turn.enter_context(turns.turn(job.alone))
+                return opened()
+
+            try:
+                return job.run(in_turn)
+            finally:
+                free.put(opened)
 
     futures: dict[str, Future[T]] = {name: pool.submit(run, job) for name, job in jobs.items()}
     try:

@@ -215,7 +215,8 @@ def test_no_java(shop: Path, tmp_path: Path) -> None:
         timeout=60,
     )
     assert done.returncode == 10, done.stderr
-    assert "Java" in done.stderr
+    assert "no Java 17 or 21 was found" in done.stderr
+    assert "nowhere/bin/java" in done.stderr, "why it is none is said"
     assert "what to do:" in done.stderr
     assert "Traceback" not in done.stderr
 

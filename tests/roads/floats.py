@@ -10,6 +10,12 @@ import pyarrow.parquet as pq
 
 from tests.roads.lake_files import Entry, Json, LakeFiles, as_map
 
+_UNBOUNDED = {
+    "write.metadata.metrics.column.": "none",
+    "write.parquet.stats-enabled.column.": "false",
+    "write.parquet.dict-encoding-enabled.column.": "false",
+}
+
 
 def bounded_floats(files: LakeFiles, metadata: Json, entry: Entry) -> Iterator[str]:
     """What a data file's manifest or footer says of its floats, by which a reader could skip rows."""
@@ -17,6 +23,11 @@ def bounded_floats(files: LakeFiles, metadata: Json, entry: Entry) -> Iterator[s
     for bounds in ("lower_bounds", "upper_bounds"):
         told = as_map(entry.file.get(bounds)).keys() & floats.keys()
         yield from (f"{floats[number]}: a float has {bounds}," for number in told)
+    current = next(each for each in metadata["schemas"] if each["schema-id"] == metadata["current-schema-id"])
+    for name in _paths(current):
+        for prefix, value in _UNBOUNDED.items():
+            if metadata["properties"].get(prefix + name) != value:
+                yield f"{name}: the table lacks the property {prefix}{name},"
     footer = pq.read_metadata(files.path(entry.path))
     for group in map(footer.row_group, range(footer.num_row_groups)):
         for chunk in map(group.column, range(group.num_columns)):
@@ -27,6 +38,15 @@ def bounded_floats(files: LakeFiles, metadata: Json, entry: Entry) -> Iterator[s
                 yield f"{chunk.path_in_schema}: a float has statistics,"
             if any("DICTIONARY" in each for each in chunk.encodings):
                 yield f"{chunk.path_in_schema}: a float has a dictionary,"
+
+
+def _paths(struct: Json, inside: str = "") -> Iterator[str]:
+    """The names of the floats of a struct, and of the structs in it, as Iceberg's properties have them."""
+    for field in struct["fields"]:
+        if field["type"] in ("float", "double"):
+            yield inside + field["name"]
+        elif isinstance(field["type"], dict) and field["type"]["type"] == "struct":
+            yield from _paths(field["type"], f"{inside}{field['name']}.")
 
 
 def _floats(struct: Json) -> Iterator[tuple[int, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -81,6 +82,47 @@ def test_what_fails_ends_what_others_do(lab: Lab, two_hands: None) -> None:
     before = list(begun)
     time.sleep(0.3)
     assert begun == before
+
+
+def test_a_table_with_floats_has_spark_for_itself(lab: Lab, two_hands: None) -> None:
+    """Parquet decides on dictionaries by one object for all writers of a process (docs/adr/0092)."""
+    both, using, seen = threading.Barrier(2, timeout=60), set[str](), dict[str, set[str]]()
+
+    def staged(name: str) -> Any:
+        def run(opened: Opened) -> None:
+            both.wait()  # without Spark they meet
+            assert opened() is opened()
+            using.add(name)
+            time.sleep(0.2)
+            seen[name] = set(using)
+            using.discard(name)
+
+        return run
+
+    for floats in ("first", "second"):
+        run_jobs(
+            lab.engine,
+            lab.lake,
+            {name: Job(staged(name), small=True, alone=name == floats) for name in ("first", "second")},
+        )
+        assert seen == {"first": {"first"}, "second": {"second"}}
+    run_jobs(lab.engine, lab.lake, {name: Job(staged(name), small=True) for name in ("first", "second")})
+    assert {"first", "second"} in seen.values()
+
+
+def test_which_tables_have_spark_for_themselves(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone: list[dict[str, bool]] = []
+
+    def noted(engine: Any, lake: Any, jobs: Mapping[str, Job[Any]]) -> dict[str, Any]:
+        alone.append({name.rpartition(".")[2].strip("`"): job.alone for name, job in jobs.items()})
+        return run_jobs(engine, lake, jobs)
+
+    before, floats = relation("a", ["id"], id="int4", v="text"), relation("f", ["id"], id="int4", v="float4")
+    lab.init({before: [], floats: []})
+    monkeypatch.setattr(apply_together, "run_jobs", noted)
+    lab.sync(insert(before, id="1", v=""), insert(floats, id="1", v="0"))
+    lab.sync(insert(relation("a", ["id"], id="int4", v="text", w="float8"), id="2", v="", w="-0"))
+    assert alone == [{"a": False, "f": True}, {"a": True}]
 
 
 def test_tables_staged_at_once_are_what_the_batch_says(
