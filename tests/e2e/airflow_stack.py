@@ -110,7 +110,11 @@ class Stack:
         return f"/dags/{self.dag('recover')}/dagRuns/{run}/taskInstances/approve/-1/hitlDetails"
 
     def drop_slot(self) -> None:
-        """Drop the pipeline's slot; a micro-batch that is ending may hold it for a moment."""
+        """Drop the pipeline's slot; the sync is paused, and a micro-batch of it may be at its end.
+
+        A task that is at work would miss the slot, and its run fail.
+        """
+        self.until(lambda: not self._at_work("sync"), "the last micro-batch has ended")
         give_up = time.monotonic() + 60
         while True:
             try:
@@ -119,6 +123,14 @@ class Stack:
             except psycopg.errors.ObjectInUse:
                 assert time.monotonic() < give_up
                 time.sleep(0.2)
+
+    def _at_work(self, kind: str) -> bool:
+        runs = [run for run in self.client.runs(self.dag(kind)) if run["state"] not in _ENDED]
+        return any(
+            state in ("queued", "running")
+            for run in runs
+            for state in self.states(kind, run["dag_run_id"]).values()
+        )
 
     def batch_events(self) -> list[dict[str, Any]]:
         """The newest events of the pipeline's own asset, oldest first."""
