@@ -151,6 +151,10 @@ class Catalog(ABC):
             rename: its new name; None: it keeps its name.
         """
 
+    def in_present(self, metadata: Metadata) -> Metadata:
+        """Return metadata without times that are ahead of this machine's clock, where it is written here."""
+        return catalog_metadata.in_present(metadata)
+
     @abstractmethod
     def move(self, moves: Sequence[Move]) -> None:
         """Make all moves, or none.

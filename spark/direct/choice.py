@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
+from slotlake.decoder.errors import LakeError
 from slotlake.spark.direct.live import FILES_MAX
 from slotlake.spark.direct.snapshot import CODEC, can_compress
 from slotlake.spark.direct.unsuitable import UnsuitableError
@@ -44,15 +45,29 @@ def require_suitable(work: Work, schema: TableSchema, *, filled: bool) -> None:
         UnsuitableError: it cannot.
     """
     metadata = work.table.metadata
-    reasons = (
-        (mode() == NEVER, "it is switched off"),
-        (metadata["format-version"] != FORMATS[-1], "the table is of format 2"),
+    require_usual(metadata)
+    _require_none(
         (schema.soft_deletes, "rows that the source deleted stay"),
         (filled, "columns get a constant in all rows"),
         (_files(metadata) > FILES_MAX, "the table has many files"),
-        (is_unusual(metadata), "the table's files are written in an unusual way"),
         (_changes_fields(work, schema), "the table gets other fields"),
     )
+
+
+def require_usual(metadata: Metadata) -> None:
+    """Require that files can be added to a table without Spark.
+
+    Raises:
+        UnsuitableError: they cannot.
+    """
+    _require_none(
+        (mode() == NEVER, "it is switched off"),
+        (metadata["format-version"] != FORMATS[-1], "the table is of format 2"),
+        (is_unusual(metadata), "the table's files are written in an unusual way"),
+    )
+
+
+def _require_none(*reasons: tuple[bool, str]) -> None:
     for applies, why in reasons:
         if applies:
             raise UnsuitableError(why)
@@ -61,6 +76,20 @@ def require_suitable(work: Work, schema: TableSchema, *, filled: bool) -> None:
 def mode() -> str:
     """Return what the switch says."""
     return os.environ.get(SWITCH, _DEFAULT)
+
+
+def require_not_asked_for(work: Work, why: UnsuitableError) -> None:
+    """Require that the switch does not ask for all batches to be staged directly.
+
+    Raises:
+        LakeError: it does.
+    """
+    if mode() == ALWAYS:
+        raise LakeError(
+            f"the batch was not staged directly: {why}",
+            where=f"table {work.table.name}",
+            way_out=f"unset {SWITCH}, which only tests set",
+        ) from why
 
 
 def _files(metadata: Metadata) -> int:

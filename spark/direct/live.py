@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -88,7 +88,7 @@ class Live:
     Attributes:
         data: data files by location.
         vectors: deletion vectors by the location of their data file.
-        entries: the live files of each manifest, by its location.
+        entries: the live files of each manifest that was read, by its location.
     """
 
     manifests: Sequence[ManifestFile]
@@ -129,8 +129,15 @@ class _Remembered:
 _remembered = _Remembered()
 
 
-def live_files(metadata: Metadata, snapshot: Metadata | None) -> Live:
+def live_files(
+    metadata: Metadata,
+    snapshot: Metadata | None,
+    needed: Callable[[Sequence[ManifestFile]], set[str]] | None = None,
+) -> Live:
     """Read which files a snapshot has.
+
+    Args:
+        needed: says of which manifests the files are read, by their locations. Default: of all.
 
     Raises:
         UnsuitableError: the table is of format 2, or rows are deleted by other means than vectors.
@@ -139,7 +146,8 @@ def live_files(metadata: Metadata, snapshot: Metadata | None) -> Live:
     if metadata["format-version"] != FORMAT:
         raise UnsuitableError("the table is of format 2")
     manifests = [each for each in manifests_of(metadata, snapshot) if _has_files(each)]
-    entries = {each.manifest_path: _entries(metadata, each) for each in manifests}
+    read = {each.manifest_path for each in manifests} if needed is None else needed(manifests)
+    entries = {m.manifest_path: _entries(metadata, m) for m in manifests if m.manifest_path in read}
     data: dict[str, LiveFile] = {}
     vectors: dict[str, LiveFile] = {}
     for each in (each for of_manifest in entries.values() for each in of_manifest):

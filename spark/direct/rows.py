@@ -104,14 +104,22 @@ def _piece(metadata: Metadata, target: Target, old: Old, reading: Reading, writt
 
 def _pieces(target: Target, written: _Numbers, bytes_of_old: _Numbers) -> list[_Numbers]:
     """Cut the written rows so that each piece has few bytes, or one row."""
-    weights = bytes_of_old.copy()
-    for column in target.fold.rows.columns:
+    return np.split(written, piece_bounds(bytes_of_old + text_bytes(target.fold.rows)[written]))
+
+
+def text_bytes(rows: pa.Table) -> _Numbers:
+    """Return how many bytes the texts of each row have."""
+    total = np.zeros(rows.num_rows, np.int64)
+    for column in rows.columns:
         if pa.types.is_binary(column.type) or pa.types.is_string(column.type):
-            lengths = pc.fill_null(pc.binary_length(column), 0).to_numpy()
-            weights += lengths[written].astype(np.int64)
-    ends = np.cumsum(weights)
-    bounds = np.flatnonzero(np.diff((ends - weights) // PIECE_BYTES)) + 1
-    return np.split(written, bounds)
+            total += pc.fill_null(pc.binary_length(column), 0).to_numpy().astype(np.int64)
+    return total
+
+
+def piece_bounds(row_bytes: _Numbers) -> _Numbers:
+    """Return where pieces of rows begin, all but the first, so that each has few bytes, or one row."""
+    ends = np.cumsum(row_bytes)
+    return np.flatnonzero(np.diff((ends - row_bytes) // PIECE_BYTES)) + 1
 
 
 def with_numbers(rows: pa.Table, numbers: pa.Array, updated: pa.Array | None) -> pa.Table:

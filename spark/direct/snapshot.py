@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import io
 import uuid
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -33,7 +34,7 @@ from slotlake.decoder.compiled.arrays import distinct
 from slotlake.spark import lake_files
 from slotlake.spark.copy.files import description_of_files
 from slotlake.spark.copy.spread import by_partition, write_parquet
-from slotlake.spark.direct.live import FIRST_ROW_ID, FORMAT, Live, LiveFile, spec_of
+from slotlake.spark.direct.live import FIRST_ROW_ID, FORMAT, Live, LiveFile, live_files, spec_of
 from slotlake.spark.storage.location import Location
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.deletion_vectors import puffin_of
@@ -43,9 +44,10 @@ from slotlake.spark.tables.metadata import MAIN, STAGE, Metadata
 from slotlake.spark.tables.position_deletes import Positions
 
 _WRITTEN_BY: Final = "slotlake"
-# A manifest with more files is not written again for one that is empty; nor one with more vectors, to have
-# fewer manifests.
+# A manifest with more files is not written again for one that is empty, nor to have fewer manifests.
 _REWRITTEN_FILES_MAX: Final = 200
+# So many short manifests of data files become one, as Iceberg does it (commit.manifest.min-count-to-merge).
+_SHORT_MANIFESTS_MAX: Final = 100
 _CODECS: Final[Mapping[str, Any]] = {
     "zstd": "zstd",
     "snappy": "snappy",
@@ -100,6 +102,22 @@ def with_snapshot(metadata: Metadata, live: Live, change: Change, entries: Mappi
         LakeError: a file cannot be written.
     """
     return _with_files(metadata, live, _files(metadata, live, change), entries, STAGE)
+
+
+def with_rows(metadata: Metadata, rows: Iterable[pa.Table], entries: Mapping[str, str]) -> Metadata:
+    """Write a snapshot that only adds rows; return the metadata with it, as the head of ``stage``.
+
+    Of the manifests of before only those are read that are written again.
+
+    Args:
+        rows: with the columns of a data file, in pieces; each gets files of its own.
+        entries: what else its summary says.
+
+    Raises:
+        LakeError: a file cannot be read or written.
+    """
+    live = live_files(metadata, catalog_metadata.head(metadata, STAGE), _short)
+    return with_snapshot(metadata, live, Change(rows, {}), entries)
 
 
 def with_packed_files(metadata: Metadata, live: Live, change: Change) -> Metadata:
@@ -211,23 +229,23 @@ def _manifests(metadata: Metadata, snapshot: Metadata, live: Live, files: _Files
     """Write the manifests that change; return all of the snapshot.
 
     The files that stay of a manifest from which one leaves are in the new one, with those that come.  So are
-    those of a short manifest of vectors: else each batch would leave one.
+    those of short manifests: else each batch would leave one.
     """
     gone = set(map(id, files.gone))  # two vectors of one Puffin file are equal for pyiceberg
     changed = {file.manifest for file in files.gone}
     entries: dict[tuple[ManifestContent, int], list[ManifestEntry]] = {}
-    unchanged = []
+    unchanged, short = [], _short(live.manifests)
     for spec, file in files.added:
         added = _entry(ManifestEntryStatus.ADDED, file, snapshot["snapshot-id"], files.sequence_number, None)
         entries.setdefault((_content(file), spec), []).append(added)
     for manifest in live.manifests:
-        of_manifest = live.entries[manifest.manifest_path]
-        if manifest.manifest_path not in changed and not _joins(manifest, of_manifest, entries):
+        kind, location = (manifest.content, manifest.partition_spec_id), manifest.manifest_path
+        if location not in changed and not (location in short and kind in entries):
             unchanged.append(manifest)
             continue
-        kind = (manifest.content, manifest.partition_spec_id)
         entries.setdefault(kind, []).extend(
-            _deleted(each, snapshot) if id(each) in gone else _existing(each) for each in of_manifest
+            _deleted(each, snapshot) if id(each) in gone else _existing(each)
+            for each in live.entries[location]
         )
     new = [
         write_entries(metadata, snapshot, spec_of(metadata, spec), some)
@@ -236,12 +254,20 @@ def _manifests(metadata: Metadata, snapshot: Metadata, live: Live, files: _Files
     return [*new, *unchanged]
 
 
-def _joins(manifest: ManifestFile, of_manifest: Sequence[LiveFile], entries: Collection[Any]) -> bool:
-    return (
-        manifest.content == ManifestContent.DELETES
-        and len(of_manifest) <= _REWRITTEN_FILES_MAX
-        and (manifest.content, manifest.partition_spec_id) in entries
-    )
+def _short(manifests: Sequence[ManifestFile]) -> set[str]:
+    """Manifests with few files, which are written again with what comes: of data files only many of them."""
+    short = [m for m in manifests if _files_in(m) <= _REWRITTEN_FILES_MAX]
+    kinds = Counter((m.content, m.partition_spec_id) for m in short)
+    return {
+        m.manifest_path
+        for m in short
+        if m.content == ManifestContent.DELETES
+        or kinds[m.content, m.partition_spec_id] >= _SHORT_MANIFESTS_MAX
+    }
+
+
+def _files_in(manifest: ManifestFile) -> int:
+    return (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
 
 
 def _content(file: DataFile) -> ManifestContent:

@@ -9,7 +9,6 @@ MERGE does, so the publication, and what a killed run leaves behind, are the sam
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import chain
 
 import numpy as np
@@ -17,14 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from slotlake.decoder.compiled.arrays import nulls
-from slotlake.decoder.errors import LakeError
 from slotlake.decoder.failpoints import reach
-from slotlake.spark import lake_files
 from slotlake.spark.catalog.base import load_one
-from slotlake.spark.catalog.open import PointerMovedError, open_catalog
+from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.copy.spread import PartitionError
 from slotlake.spark.direct.bags import bag_indices, bag_matches
-from slotlake.spark.direct.choice import ALWAYS, SWITCH, mode, require_suitable
+from slotlake.spark.direct.branch import move_stage, named, newest
+from slotlake.spark.direct.choice import require_not_asked_for, require_suitable
 from slotlake.spark.direct.live import Live, live_files
 from slotlake.spark.direct.packing import files_to_pack, with_packed
 from slotlake.spark.direct.positions import KeyColumn, Places, indices_in, places_of
@@ -38,9 +36,7 @@ from slotlake.spark.merge.representation import in_representation
 from slotlake.spark.merge.run import Work
 from slotlake.spark.merge.sql import MOVED, Target
 from slotlake.spark.merge.stage import Staged
-from slotlake.spark.publish.commits import RUN, STEPS
 from slotlake.spark.publish.swap import reset_stage, steps_staged
-from slotlake.spark.session_errors import StageConflictError
 from slotlake.spark.tables.metadata import STAGE, Metadata, ancestry, head, summary, with_properties
 from slotlake.spark.tables.position_deletes import Positions
 from slotlake.spark.tables.schema import (
@@ -73,11 +69,11 @@ def stage_directly(
     """
     try:
         require_suitable(work, schema, filled=filled)
-        return _Staging(_newest(work), schema, part).run(choice)
+        return _Staging(newest(work), schema, part).run(choice)
     except PartitionError as error:
         raise error.of(schema.schema, schema.table) from None
     except UnsuitableError as why:
-        _require_not_asked_for(work, why)
+        require_not_asked_for(work, why)
         return None
 
 
@@ -108,34 +104,20 @@ def stage_slices_directly(
         rows, conflicts = 0, Conflicts()
         for fold in folds:
             require_suitable(work, schema, filled=filled)
-            staged = _Staging(_newest(work), schema, fold, whole=False).run(choice)
+            staged = _Staging(newest(work), schema, fold, whole=False).run(choice)
             rows, conflicts = rows + staged.folded, conflicts + staged.conflicts
             del fold
             reach("apply.between_slices")
             pa.default_memory_pool().release_unused()
-        _Staging(_newest(work), schema, None, whole=False).complete(conflicts.properties(before))
+        _Staging(newest(work), schema, None, whole=False).complete(conflicts.properties(before))
         return Staged(rows, conflicts)
     except PartitionError as error:
         raise error.of(schema.schema, schema.table) from None
     except UnsuitableError as why:
-        _require_not_asked_for(work, why)
+        require_not_asked_for(work, why)
         with open_catalog(work.lake) as catalog:
             reset_stage(catalog, [load_one(catalog, work.table.name)])
         return None
-
-
-def _newest(work: Work) -> Work:
-    with open_catalog(work.lake) as catalog:
-        return replace(work, table=load_one(catalog, work.table.name))
-
-
-def _require_not_asked_for(work: Work, why: UnsuitableError) -> None:
-    if mode() == ALWAYS:
-        raise LakeError(
-            f"the batch was not staged directly: {why}",
-            where=f"table {work.table.name}",
-            way_out=f"unset {SWITCH}, which only tests set",
-        ) from why
 
 
 class _Staging:
@@ -259,32 +241,17 @@ class _Staging:
             packed = files_to_pack(self._live, self._metadata["default-spec-id"]) if work.lake.packs else []
             first = with_packed(next(pieces), self._reading, packed, deleted)
             change = Change(chain([first], pieces), deleted, packed)
-        self._move_stage(change, self._named(properties) if self._whole else {})
+        self._move_stage(change, named(self._work, properties) if self._whole else {})
 
     def complete(self, properties: Mapping[str, str]) -> None:
         """Give the point's name to what is staged, by a snapshot that changes nothing."""
-        self._move_stage(Change((), {}), self._named(properties))
-
-    def _named(self, properties: Mapping[str, str]) -> dict[str, str]:
-        steps = 1 + steps_staged(self._metadata)
-        return {**self._work.point.summary, STEPS: str(steps), **properties}
+        self._move_stage(Change((), {}), named(self._work, properties))
 
     def _move_stage(self, change: Change, properties: Mapping[str, str]) -> None:
-        work, entries = self._work, {RUN: self._work.run, **properties}
-        with open_catalog(work.lake) as catalog:
-            with lake_files.side_by_side():
-                staged = with_snapshot(self._metadata, self._live, change, entries)
-                move = catalog.prepared(work.table, self._shaped(staged))
-            reach("apply.mid_merge")
-            try:
-                catalog.move([move])
-            except PointerMovedError as error:
-                catalog.forget([move])
-                raise StageConflictError(
-                    "another writer changed the table while a batch was staged",
-                    where=f"table {work.table.name}",
-                    way_out="run again; nothing was published",
-                ) from error
+        def staged(entries: Mapping[str, str]) -> Metadata:
+            return self._shaped(with_snapshot(self._metadata, self._live, change, entries))
+
+        move_stage(self._work, staged, properties)
 
     def _shaped(self, staged: Metadata) -> Metadata:
         """The metadata with the shape that waits for the publication; all its fields are there."""

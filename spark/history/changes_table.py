@@ -27,7 +27,7 @@ from slotlake.decoder.types.representations import Pair
 from slotlake.spark.fold.columns import OLD_KEY, OLD_NONE, OLD_WHOLE, Array, Merged, Part, merge
 from slotlake.spark.fold.slices import ChangeSlice
 from slotlake.spark.names import LakeName, literal, quote
-from slotlake.spark.publish.derived_tables import Field, Source, column_types, create, fields_of, timestamp
+from slotlake.spark.publish.derived_tables import Source, column_types, create, fields_of, timestamp
 from slotlake.spark.tables.metadata import Metadata
 from slotlake.spark.tables.schema import LakeColumn, TableSchema, unbounded
 
@@ -114,12 +114,11 @@ def append_statement(schema: TableSchema, metadata: Metadata, target: str, rows:
     Args:
         target: the branch to write to, as Spark SQL names it.
     """
-    numbers = {field.name: _number(schema, field) for field in fields_of(schema)}
     view_columns = set(rows.column_names)
     images = []
-    for image, side in _SIDES.items():
-        names = _inner(column_types(metadata)[image])
-        fields = [(name, numbers.get(name, "{}").format(side)) for name in names]
+    for image in IMAGES:
+        names, sources = _inner(column_types(metadata)[image]), image_sources(schema, image)
+        fields = [(name, sources.get(name)) for name in names]
         row = _row([(name, f"s.{value}" if value in view_columns else "NULL") for name, value in fields])
         has_image = "s.has_new" if image == "new" else "s.old_row IS NOT NULL"
         images.append(f"CASE WHEN {has_image} THEN {row} END")
@@ -137,9 +136,16 @@ def view_schema(schema: TableSchema, rows: pa.Table) -> str:
     return ", ".join(f"{name} {kinds[name]}" for name in rows.column_names)
 
 
-def _number(schema: TableSchema, field: Field) -> str:
-    """The field's column in the view, its side left open."""
-    return ("x{}" if field.exact else "{}") + str(schema.columns.index(field.column))
+def image_sources(schema: TableSchema, image: str) -> dict[str, str]:
+    """Return field → the column of :func:`change_rows` that it gets in an image."""
+    side, columns = _SIDES[image], schema.columns
+    fields = fields_of(schema)
+    return {f.name: f"{'x' if f.exact else ''}{side}{columns.index(f.column)}" for f in fields}
+
+
+def lacks_image(rows: pa.Table, image: str) -> pa.ChunkedArray:
+    """Return which rows of :func:`change_rows` show no row after, or before, the change."""
+    return pc.invert(rows["has_new"]) if image == "new" else rows["old_row"].is_null()
 
 
 def _row(values: Sequence[tuple[str, str]]) -> str:

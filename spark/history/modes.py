@@ -14,7 +14,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from slotlake.spark.catalog.base import load_one
+from slotlake.spark.catalog.base import Loaded, load_one
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.fold.conflicts import OnConflict
 from slotlake.spark.fold.slices import ChangeSlice
@@ -113,25 +113,34 @@ def stage_derived_changes(work: Work, mode: str, changes: MirrorChanges, choice:
         _versions(work, changes, choice)
 
 
+def missing_fields(table: Loaded, mode: str, schema: TableSchema, names: Mapping[str, str]) -> list[str]:
+    """Return what ALTER TABLE must do so that a derived table has all fields of the mirror.
+
+    Args:
+        names: field → its new name, of fields that are renamed with the publication.
+    """
+    kind = MODES[mode]
+    mirror_fields = fields_of(replace(schema, columns=tuple(map(kind.derived_column, schema.columns))))
+    plan = {kind.field_name(old): kind.field_name(new) for old, new in names.items()}
+    return field_changes(table.metadata, kind.IMAGES, mirror_fields, plan)
+
+
 def with_mirror_fields(work: Work, mode: str, schema: TableSchema, names: Mapping[str, str]) -> Work:
     """Give a derived table all fields that the mirror has, and return the work on it.
 
     Args:
         names: field → its new name, of fields that are renamed with the publication.
     """
-    table, kind = work.table, MODES[mode]
-    mirror_fields = fields_of(replace(schema, columns=tuple(map(kind.derived_column, schema.columns))))
-    plan = {kind.field_name(old): kind.field_name(new) for old, new in names.items()}
-    changes = field_changes(table.metadata, kind.IMAGES, mirror_fields, plan)
+    changes = missing_fields(work.table, mode, schema, names)
     if not changes:
         return work
     for change in changes:
-        if kind.IMAGES:
+        if MODES[mode].IMAGES:
             with open_catalog(work.lake) as catalog:
-                catalog.make_room_for_columns(table.name)
-        run(work.session, table, f"ALTER TABLE {table.name.sql(work.lake.catalog)} {change}")
+                catalog.make_room_for_columns(work.table.name)
+        run(work.session, work.table, f"ALTER TABLE {work.table.name.sql(work.lake.catalog)} {change}")
     with open_catalog(work.lake) as catalog:
-        return replace(work, table=load_one(catalog, table.name))
+        return replace(work, table=load_one(catalog, work.table.name))
 
 
 def _append(work: Work, changes: MirrorChanges) -> None:

@@ -164,6 +164,10 @@ class _Maintenance:
         return _of_commits(grace) if self._is_commits else grace
 
     def _trimmed(self, catalog: Catalog, table: Loaded) -> Loaded:
+        present = catalog.in_present(table.metadata)
+        if present is not table.metadata:
+            catalog.move([catalog.prepared(table, present)])
+            table = owned(catalog, self.name, self.pipeline)
         if self._is_commits and trim(catalog, table):
             return owned(catalog, self.name, self.pipeline)
         return table

@@ -20,6 +20,9 @@ from slotlake.spark.session_errors import (
 from slotlake.spark.storage.base import PassingStoreError, StoreRefusedError, StoreUnavailableError
 from slotlake.spark.storage.location import Location
 
+# Iceberg's own words (TableMetadata).
+_OLDER_THAN_THE_LAST = ("Invalid update timestamp", "Invalid snapshot timestamp", "Expected sorted")
+
 
 @contextmanager
 def explained(table: Loaded) -> Iterator[None]:
@@ -45,6 +48,13 @@ def explained(table: Loaded) -> Iterator[None]:
             if failure is not None:
                 raise _failed_by_store(table, failure) from error
             lake_files.look_at(table.location)  # Spark may say of a store that fails: there is no such table
+        if any(words in str(error) for words in _OLDER_THAN_THE_LAST):
+            raise LakeError(
+                "Spark could not change the table: by its clock, the last change is of the future",
+                where=f"table {table.name}",
+                way_out="correct the clocks of this machine and of Spark's; if the one that made the last "
+                "change was ahead, it works when they have come there. Nothing was published",
+            ) from error
         raise _failed(LakeError, table, reason(error)) from error
 
 

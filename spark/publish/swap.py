@@ -216,7 +216,7 @@ def reset_stage(catalog: Catalog, tables: Iterable[Loaded]) -> None:
         metadata = catalog_metadata.with_ref(
             table.metadata, STAGE, catalog_metadata.ref(table.metadata, MAIN)
         )
-        metadata = catalog_metadata.with_properties(metadata, _NOTHING_STAGED)
+        metadata = catalog.in_present(catalog_metadata.with_properties(metadata, _NOTHING_STAGED))
         if metadata != table.metadata:
             changed.append((table, metadata))
     if changed:

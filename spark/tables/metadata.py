@@ -33,6 +33,7 @@ MAIN, STAGE = "main", "stage"
 LSN = "slotlake.lsn"
 _PREVIOUS_VERSIONS_MAX = "write.metadata.previous-versions-max"
 _PREVIOUS_VERSIONS_DEFAULT = 100
+_CLOCKS_APART_MS = 30_000
 # Parsed they take several times as much.
 _RECENT_BYTES_MAX = 16 * 1024 * 1024
 # Room for 10,000 tables: every batch looks at all of them in turn; with room for fewer none would be there.
@@ -310,6 +311,24 @@ def _next_location(present: str) -> str:
     version = PurePosixPath(name).name.split("-", 1)[0]
     number = int(version) if version.isdigit() else 0
     return f"{folder}/{number + 1:05d}-{uuid.uuid4()}.metadata.json"
+
+
+def in_present(metadata: Metadata) -> Metadata:
+    """Return the metadata without times that this machine's clock is more than half a minute behind.
+
+    A clock that was ahead left them.  Iceberg's Java refuses a change that is a minute older than the last
+    one, so Spark could change the table again only when the clock has come there.
+    """
+    now = int(time.time() * 1000)
+    if metadata["last-updated-ms"] <= now + _CLOCKS_APART_MS:
+        return metadata
+    logs = ("snapshots", "snapshot-log", "metadata-log")
+    past = {
+        log: [{**each, "timestamp-ms": min(each["timestamp-ms"], now)} for each in metadata[log]]
+        for log in logs
+        if log in metadata
+    }
+    return {**metadata, **past, "last-updated-ms": now}
 
 
 def _now_ms(metadata: Metadata) -> int:

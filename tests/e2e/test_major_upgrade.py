@@ -14,7 +14,7 @@ from slotlake import Pipeline
 from slotlake.decoder.server.timeline import HistoryError
 from slotlake.infra.local.postgres import EmbeddedPostgres, temporary_postgres
 from slotlake.infra.source.history import lake_origin
-from slotlake.infra.sync import upgraded as going_on
+from slotlake.infra.sync.batch_steps import BatchSteps
 from tests.conftest import LONG, Database
 from tests.debian_postgres import debian_postgres
 from tests.e2e.oracle import assert_equal, pipeline_file
@@ -119,7 +119,7 @@ def test_the_slot_is_kept_from_17_to_18_and_to_19_under_load(
             def killed(*_: Any) -> Any:
                 raise KeyboardInterrupt
 
-            patch.setattr(going_on, "publish_named", killed)
+            patch.setattr(BatchSteps, "publish_named", killed)
             with pytest.raises(KeyboardInterrupt):
                 pipeline.sync()
         _goes_on(server, pipeline, 30_000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,20 +12,38 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from slotlake.decoder.errors import ApplyError, LakeError
 from slotlake.spark.catalog.base import load_one
 from slotlake.spark.catalog.open import open_catalog
-from slotlake.spark.direct import choice, reading
+from slotlake.spark.direct import choice, reading, snapshot
 from slotlake.spark.direct import rows as direct_rows
 from slotlake.spark.fold import batch
 from slotlake.spark.fold.conflicts import OnConflict
 from slotlake.spark.lake import LakeSettings
+from slotlake.spark.maintenance.expiry import Grace
+from slotlake.spark.maintenance.plan import Care
+from slotlake.spark.maintenance.rewrite import maintain_table
 from slotlake.spark.names import LakeName
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.deletion_vectors import puffin_of, vectors
-from tests.spark.lake_lab import UNCHANGED, Change, Lab, Row, delete, insert, relation, update
+from tests.spark.lake_lab import (
+    COMMIT,
+    PIPELINE,
+    UNCHANGED,
+    Change,
+    HandBatch,
+    Lab,
+    Row,
+    delete,
+    insert,
+    relation,
+    truncate,
+    update,
+)
 from tests.storage import lake_in
 
 VALUES = {
@@ -40,6 +59,8 @@ VALUES = {
     "uuid": [f"{i:08x}-0000-0000-0000-000000000000" for i in (1, 0xFFFFFFFF)],
     "bool": ["f", "t"],
 }
+
+TRANSACTIONS_OF = HandBatch.transaction_table
 
 
 @contextmanager
@@ -60,9 +81,9 @@ class Two:
             uri, warehouse = f"sqlite:///{place}/catalog.db", f"file://{place}/warehouse"
             self.labs[mode] = Lab.on(session, lake_in(place, LakeSettings("lake", uri, warehouse, "shop")))
 
-    def init(self, table: Any, rows: Sequence[Row]) -> None:
+    def init(self, table: Any, rows: Sequence[Row], *modes: str) -> None:
         for lab in self.labs.values():
-            lab.init({table: rows})
+            lab.init({table: rows}, modes={f"public.{table.table}": modes})
 
     def sync(self, *changes: Change, choice: OnConflict = "apply") -> dict[str, int]:
         conflicts = []
@@ -76,6 +97,14 @@ class Two:
         direct, merged = (lab.rows(table) for lab in self.labs.values())
         assert direct == merged
         assert by_pyiceberg(self.labs[choice.ALWAYS], table) == len(direct)
+        return direct
+
+    def logged(self, table: str) -> list[str]:
+        """All changes of the change log, each as JSON, in their order."""
+        log = f"lake.shop.{table}__changes"
+        query = f"SELECT to_json(struct(*)) FROM {log} WHERE seq > 0 ORDER BY commit_lsn, seq"
+        direct, merged = ([row[0] for row in lab.session.sql(query).collect()] for lab in self.labs.values())
+        assert direct == merged
         return direct
 
     def numbers(self, table: Any) -> list[dict[Any, tuple[int, int]]]:
@@ -205,6 +234,76 @@ def test_a_row_that_changes_again_and_again_opens_no_more_files(two: Two) -> Non
     assert (totals["total-records"], totals["total-position-deletes"]) == ("3", "1")
     assert lab.rows("orders") == [("1", "3", "1.00"), ("2", "x", "1.00")]
     assert lab.session.sql("SELECT note FROM lake.shop.orders WHERE id = 1").collect() == [("3",)]
+
+
+@pytest.mark.parametrize("slice_bytes", [1 << 30, 2_000])
+@pytest.mark.parametrize("rows_are", ["large", "small"])
+def test_a_change_log_has_the_same_rows(
+    two: Two, rows_are: str, slice_bytes: int, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if rows_are == "large":
+        request.getfixturevalue("rows_are_large")
+    monkeypatch.setattr(HandBatch, "transaction_table", _over_days)
+    monkeypatch.setattr(snapshot, "_SHORT_MANIFESTS_MAX", 3)
+    lab = two.labs[choice.ALWAYS]
+    lab.lake = replace(lab.lake, slice_bytes=slice_bytes)
+    table = relation("all", ["k"], k="int8", **NAMES_OF_BAG, n="numeric")
+    values = {name: [None, *VALUES[kind]] for name, kind in {**NAMES_OF_BAG, "n": "numeric"}.items()}
+    rng = random.Random(slice_bytes)
+
+    def row(key: int) -> Row:
+        return {"k": str(key), **{name: rng.choice(some) for name, some in values.items()}}
+
+    two.init(table, [row(1), {**row(2), "m": "NaN", "n": "NaN", "at": "infinity"}], "append")
+    for number in range(5):
+        news = [row(10 * number + each) for each in range(10, 14)]
+        changes = [insert(table, **new) for new in news]
+        changes += [COMMIT, update(table, **{**row(10 * number + 10), "t": UNCHANGED, "n": UNCHANGED})]
+        changes += [update(table, {"k": str(10 * number + 11)}, **{**row(-number), "b": UNCHANGED}), COMMIT]
+        changes += [delete(table, k=str(10 * number + 12)), COMMIT, truncate(table)]
+        two.sync(*changes)
+        assert len(two.logged("all")) == 8 * (number + 1)
+    staged = head(lab, "all__changes")
+    assert "spark.app.id" not in staged
+    assert staged["total-records"] == "43"
+    numbered = lab.session.sql(
+        "SELECT count(*), count(DISTINCT _row_id) FROM lake.shop.all__changes"
+    ).collect()
+    assert [tuple(each) for each in numbered] == [(43, 43)]
+    manifests = lab.session.sql("SELECT * FROM lake.shop.all__changes.manifests").collect()
+    assert len(manifests) <= 4, "short ones became one"
+
+
+def _over_days(batch: HandBatch) -> pa.Table:
+    """Each transaction a day after the one before."""
+    table = TRANSACTIONS_OF(batch)
+    days = pc.multiply(pa.array(range(table.num_rows)), pa.scalar(86_400_000_000)).cast(pa.duration("us"))
+    i = table.schema.get_field_index("commit_time")
+    return table.set_column(i, table.schema.field(i), pc.add(table["commit_time"], days))
+
+
+def test_the_clock_was_set_back(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine's clock was two hours ahead when a batch was staged; Spark goes by the right clock."""
+    now, lab = time.time, two.labs[choice.ALWAYS]
+
+    def sync_ahead(note: str) -> None:
+        with monkeypatch.context() as ahead, staged_by(choice.ALWAYS):
+            ahead.setattr(time, "time", lambda: now() + 7200)
+            lab.sync(update(ORDERS, **order(1, note)))
+
+    two.init(ORDERS, [order(1), order(2)], "append")
+    sync_ahead("ahead")
+    with staged_by(choice.NEVER):
+        lab.sync(update(ORDERS, **order(2, "right")))
+    assert "spark.app.id" in head(lab, "orders")
+    assert lab.rows("orders") == [("1", "ahead", "1.00"), ("2", "right", "1.00")]
+    sync_ahead("again")
+    for name in ("orders", "orders__changes", "commits"):
+        table = LakeName("shop", name)
+        maintain_table(lambda: lab.session, lab.lake, table, PIPELINE, Care(Grace(0, 3600)))
+        with open_catalog(lab.lake) as catalog:
+            assert load_one(catalog, table).metadata["last-updated-ms"] < (now() + 60) * 1000
+    assert lab.rows("orders") == [("1", "again", "1.00"), ("2", "right", "1.00")]
 
 
 def test_rows_without_a_key_are_appended(two: Two) -> None:
