@@ -23,6 +23,7 @@ from slotlake.spark.catalog.base import load_all
 from slotlake.spark.catalog.open import Catalog, open_catalog
 from slotlake.spark.copy.replace import stage_copy
 from slotlake.spark.direct.change_log import stage_changes_directly
+from slotlake.spark.direct.history import stage_versions_directly
 from slotlake.spark.direct.stage import stage_directly, stage_slices_directly
 from slotlake.spark.fold.conflicts import Choices, Conflicts, OnConflict
 from slotlake.spark.history.marked import stage_marked
@@ -306,15 +307,22 @@ def _apply_table(
             reach("apply.between_modes")
             names = settle(schema, schema_of(work.table.metadata, work.table.name)).names
             mirror = MirrorChanges(schema, names, changes.slices, changes.sliced)
-            derived = replace(work, table=table)
-            if mode != "append" or not stage_changes_directly(derived, mirror):
-                stage_derived_changes(derived, mode, mirror, choice)
+            _stage_derived(replace(work, table=table), mode, mirror, choice)
     return TableApplied(
         source_table=schema.source_name,
         changes=sum(relation.rows for relation in relations),
         folded=staged.folded,
         conflicts=staged.conflicts,
     )
+
+
+def _stage_derived(work: Work, mode: str, changes: MirrorChanges, choice: OnConflict) -> None:
+    if mode == "append":
+        staged = stage_changes_directly(work, changes)
+    else:
+        staged = stage_versions_directly(work, changes, choice)
+    if not staged:
+        stage_derived_changes(work, mode, changes, choice)
 
 
 def _stage_changes(

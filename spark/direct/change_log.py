@@ -13,15 +13,14 @@ import pyarrow as pa
 from slotlake.decoder.compiled.arrays import nulls
 from slotlake.decoder.failpoints import reach
 from slotlake.spark.direct.branch import move_stage, named, newest
-from slotlake.spark.direct.choice import require_not_asked_for, require_usual
+from slotlake.spark.direct.choice import require_not_asked_for, require_suitable_derived
 from slotlake.spark.direct.reading import one_array
 from slotlake.spark.direct.rows import fields_of, piece_bounds, text_bytes
 from slotlake.spark.direct.snapshot import with_rows
 from slotlake.spark.direct.unsuitable import UnsuitableError
 from slotlake.spark.history.changes_table import IMAGES, Numbered, change_rows, image_sources, lacks_image
-from slotlake.spark.history.modes import MirrorChanges, missing_fields
+from slotlake.spark.history.modes import MirrorChanges
 from slotlake.spark.merge.run import Work
-from slotlake.spark.publish.swap import steps_staged
 from slotlake.spark.tables.metadata import Metadata
 from slotlake.spark.tables.schema import TableSchema
 
@@ -36,7 +35,7 @@ def stage_changes_directly(work: Work, changes: MirrorChanges) -> bool:
         LakeError: a file cannot be read or written.
     """
     try:
-        _require_suitable(work, changes)
+        require_suitable_derived(work, "append", changes)
     except UnsuitableError as why:
         require_not_asked_for(work, why)
         return False
@@ -52,14 +51,6 @@ def stage_changes_directly(work: Work, changes: MirrorChanges) -> bool:
         pa.default_memory_pool().release_unused()
     _add(newest(work), iter(()), whole=True)
     return True
-
-
-def _require_suitable(work: Work, changes: MirrorChanges) -> None:
-    require_usual(work.table.metadata)
-    if missing_fields(work.table, "append", changes.schema, changes.names):
-        raise UnsuitableError("the table gets other fields")
-    if steps_staged(work.table.metadata):
-        raise UnsuitableError("something is staged already")
 
 
 def _add(work: Work, rows: Iterator[pa.Table], *, whole: bool) -> None:

@@ -13,8 +13,10 @@ from slotlake.decoder.errors import LakeError
 from slotlake.spark.direct.live import FILES_MAX
 from slotlake.spark.direct.snapshot import CODEC, can_compress
 from slotlake.spark.direct.unsuitable import UnsuitableError
+from slotlake.spark.history.modes import MirrorChanges, missing_fields
 from slotlake.spark.merge.fields import field_changes
 from slotlake.spark.merge.run import Work
+from slotlake.spark.publish.swap import steps_staged
 from slotlake.spark.tables.layout import default_spec
 from slotlake.spark.tables.manifests import FORMATS
 from slotlake.spark.tables.metadata import Metadata, head, summary
@@ -64,6 +66,25 @@ def require_usual(metadata: Metadata) -> None:
         (mode() == NEVER, "it is switched off"),
         (metadata["format-version"] != FORMATS[-1], "the table is of format 2"),
         (is_unusual(metadata), "the table's files are written in an unusual way"),
+    )
+
+
+def require_suitable_derived(work: Work, kind: str, changes: MirrorChanges) -> None:
+    """Require that a batch of a derived table can be staged without Spark, as far as no file says.
+
+    Args:
+        kind: ``append`` or ``history``.
+
+    Raises:
+        UnsuitableError: it cannot.
+    """
+    metadata = work.table.metadata
+    missing = missing_fields(work.table, kind, changes.schema, changes.names)
+    require_usual(metadata)
+    _require_none(
+        (kind == "history" and _files(metadata) > FILES_MAX, "the table has many files"),
+        (bool(missing), "the table gets other fields"),
+        (steps_staged(metadata) > 0, "something is staged already"),
     )
 
 

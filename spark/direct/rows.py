@@ -79,22 +79,22 @@ def new_rows(
         UnsuitableError: too much of the lake's rows is needed, or rows there have no numbers.
         LakeError: a file cannot be read.
     """
-    sources, fields = _sources(target), fields_of(metadata)
+    sources, fields = sources_of(target), fields_of(metadata)
     retained = {field_id(f): f.type for f in fields if _retained(target, sources[f.name], written).any()}
-    for piece in _pieces(target, written, _row_bytes(reading, old.origin.take(written), retained)):
+    for piece in _pieces(target, written, old_bytes(reading, old.origin.take(written), retained)):
         yield _piece(metadata, target, old, reading, piece)
 
 
 def _piece(metadata: Metadata, target: Target, old: Old, reading: Reading, written: _Numbers) -> pa.Table:
     """The rows of some folded ones."""
     origin = old.origin.take(written)
-    sources, fields = _sources(target), fields_of(metadata)
+    sources, fields = sources_of(target), fields_of(metadata)
     retained = {f.name: _retained(target, sources[f.name], written) for f in fields}
     needed = {f.name: f for f in fields if retained[f.name].any()}
-    stored = _stored(reading, origin, {field_id(f): f.type for f in needed.values()})
+    stored = stored_values(reading, origin, {field_id(f): f.type for f in needed.values()})
     arrays = []
     for field in fields:
-        values = _values(target, sources[field.name], written, field.type)
+        values = fold_values(target, sources[field.name], written, field.type)
         if field.name in needed:
             values = pc.if_else(pa.array(retained[field.name]), stored[field_id(field)], values)
         arrays.append(values)
@@ -157,8 +157,15 @@ def row_numbers(reading: Reading, places: Places) -> pa.Array:
     return pa.array(numbers, mask=numbers < 0)
 
 
-def _stored(reading: Reading, places: Places, kinds: Mapping[int, pa.DataType]) -> dict[int, pa.Array]:
-    """Columns of the lake's rows by field id, one value for each place; NULL for a place that is none."""
+def stored_values(reading: Reading, places: Places, kinds: Mapping[int, pa.DataType]) -> dict[int, pa.Array]:
+    """Return columns of the lake's rows by field id, one value for each place; NULL for a place that is none.
+
+    Args:
+        kinds: the type that each column is to have, by field id.
+
+    Raises:
+        LakeError: a file cannot be read.
+    """
     if not kinds:
         return {}
     pieces: dict[int, list[pa.Array]] = {number: [nulls(1, kind)] for number, kind in kinds.items()}
@@ -171,8 +178,11 @@ def _stored(reading: Reading, places: Places, kinds: Mapping[int, pa.DataType]) 
     return {number: pa.concat_arrays(some).take(pa.array(where)) for number, some in pieces.items()}
 
 
-def _row_bytes(reading: Reading, places: Places, kinds: Mapping[int, pa.DataType]) -> _Numbers:
-    """How many bytes of the lake's rows are kept, for each place about.
+def old_bytes(reading: Reading, places: Places, kinds: Mapping[int, pa.DataType]) -> _Numbers:
+    """Return how many bytes of the lake's rows are kept, for each place about.
+
+    Args:
+        kinds: the columns that are kept, by field id.
 
     Raises:
         UnsuitableError: much would have to be read, and not because the rows are large.
@@ -189,8 +199,8 @@ def _row_bytes(reading: Reading, places: Places, kinds: Mapping[int, pa.DataType
     return row_bytes
 
 
-def _sources(target: Target) -> dict[str, str]:
-    """Field of the table → the column of the fold that it gets; empty for a column of the past."""
+def sources_of(target: Target) -> dict[str, str]:
+    """Return field of the table → the column of the fold that it gets; empty for a column of the past."""
     sources = {}
     for i, column in enumerate(target.columns):
         sources[column.lake_name] = f"n{i}"
@@ -212,7 +222,8 @@ def _retained(target: Target, source: str, written: _Numbers) -> _Flags:
     return np.asarray(rows[flags].combine_chunks().to_numpy(zero_copy_only=False)[written], np.bool_)
 
 
-def _values(target: Target, source: str, written: _Numbers, kind: pa.DataType) -> pa.Array:
+def fold_values(target: Target, source: str, written: _Numbers, kind: pa.DataType) -> pa.Array:
+    """Return a column of some folded rows, as the table has it; NULL if the fold lacks it."""
     rows = target.fold.rows
     if source not in rows.column_names:
         return nulls(len(written), kind)

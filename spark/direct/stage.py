@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from slotlake.decoder.compiled.arrays import nulls
 from slotlake.decoder.failpoints import reach
 from slotlake.spark.catalog.base import load_one
 from slotlake.spark.catalog.open import open_catalog
@@ -24,10 +23,11 @@ from slotlake.spark.direct.bags import bag_indices, bag_matches
 from slotlake.spark.direct.branch import move_stage, named, newest
 from slotlake.spark.direct.choice import require_not_asked_for, require_suitable
 from slotlake.spark.direct.live import Live, live_files
+from slotlake.spark.direct.naming import counts_of, key_columns, keys_of, whole_rows
 from slotlake.spark.direct.packing import files_to_pack, with_packed
 from slotlake.spark.direct.positions import KeyColumn, Places, indices_in, places_of
-from slotlake.spark.direct.reading import Reading, one_array
-from slotlake.spark.direct.rows import Old, field_id, fields_of, new_rows, written_rows
+from slotlake.spark.direct.reading import Reading
+from slotlake.spark.direct.rows import Old, fields_of, new_rows, written_rows
 from slotlake.spark.direct.snapshot import Change, merged, with_snapshot
 from slotlake.spark.direct.unsuitable import UnsuitableError
 from slotlake.spark.fold.batch import Folded, SegmentFold
@@ -145,9 +145,9 @@ class _Staging:
         lookup = in_representation(looking.columns, part.lookup_rows())
         if part.bag:
             return self._run_bag(part, lookup, choice, before)
-        key = self._key(looking, lookup)
+        key = key_columns(looking, self._fields, lookup)
         places = places_of(self._live, self._reading, key) if lookup.num_rows else None
-        lake_counts = None if places is None else _counts(lookup, places)
+        lake_counts = None if places is None else counts_of(lookup, places)
         fold = part.fold(lake_counts, skip=choice == "skip")
         conflicts = fold.counts.conflicts
         if conflicts and choice == "fail":
@@ -162,7 +162,7 @@ class _Staging:
 
     def _run_bag(self, part: SegmentFold, lookup: pa.Table, choice: OnConflict, before: Conflicts) -> Staged:
         """Stage the changes of a table without a key, whose rows are named by all their values."""
-        wanted = self._whole_rows(self._target(part.unfolded()), lookup)
+        wanted = whole_rows(self._target(part.unfolded()), self._fields, lookup)
         matches = bag_matches(self._live, self._reading, wanted, large=part.has_large_rows)
         counts = pa.array(np.bincount(matches.index, minlength=lookup.num_rows))
         fold = part.fold(pa.table({"code": lookup["code"], "held": counts}), skip=choice == "skip")
@@ -172,45 +172,23 @@ class _Staging:
         target = self._target(fold)
         rows = target.fold.rows
         removed = rows.filter(pc.greater(rows["remove"], 0))
-        index = bag_indices(self._whole_rows(target, removed), wanted, large=part.has_large_rows)
+        index = bag_indices(whole_rows(target, self._fields, removed), wanted, large=part.has_large_rows)
         gone = matches.first(index, removed["remove"].to_numpy())
         written = np.repeat(np.arange(rows.num_rows), rows["add"].to_numpy())
         pieces = new_rows(self._metadata, target, _nothing(rows.num_rows), self._reading, written)
         self._commit(pieces, gone, conflicts.properties(before), truncated=part.truncated)
         return Staged(rows.num_rows, conflicts)
 
-    def _whole_rows(self, target: Target, rows: pa.Table) -> list[KeyColumn]:
-        """All columns of rows, as the table has them."""
-        names = [(f"n{i}", column.lake_name) for i, column in enumerate(target.columns)]
-        names += [
-            (f"xn{i}", column.exact_name)
-            for i, column in enumerate(target.columns)
-            if column.exact_name in target.companions
-        ]
-        fields = [(source, self._fields[name]) for source, name in names]
-        return [KeyColumn(field_id(f), _column(rows, source, f.type), True) for source, f in fields]
-
     def _target(self, fold: Folded) -> Target:
         return Target.of(self._work.table.name, self._work.lake.catalog, self._schema, fold, self._companions)
 
-    def _key(self, target: Target, lookup: pa.Table) -> list[KeyColumn]:
-        """The columns by which rows are looked up, with the keys that are."""
-        columns = []
-        for names in _key_names(target, "n"):
-            for source, name in names:
-                field = self._fields[name]
-                columns.append(
-                    KeyColumn(field_id(field), _column(lookup, source, field.type), len(names) > 1)
-                )
-        return columns
-
     def _old(self, target: Target, key: Sequence[KeyColumn], places: Places) -> Old:
         """Where the lake's rows are that the folded rows replace, and those that they come from."""
-        replaced = places.take(indices_in(self._columns(target, "n"), key))
+        replaced = places.take(indices_in(keys_of(target, self._fields, "n"), key))
         moved = target.fold.rows["action"].to_numpy() == MOVED
         if not moved.any():
             return Old(replaced, replaced)
-        origin = places.take(indices_in(self._columns(target, "m"), key))
+        origin = places.take(indices_in(keys_of(target, self._fields, "m"), key))
         return Old(
             replaced,
             Places(
@@ -219,11 +197,6 @@ class _Staging:
                 np.where(moved, origin.position, replaced.position),
             ),
         )
-
-    def _columns(self, target: Target, prefix: str) -> list[pa.Array]:
-        rows = target.fold.rows
-        pairs = [pair for names in _key_names(target, prefix) for pair in names]
-        return [_column(rows, source, self._fields[name].type) for source, name in pairs]
 
     def _commit(
         self,
@@ -259,31 +232,6 @@ class _Staging:
         if final == self._metadata["properties"].get(SCHEMA_PROPERTY):
             return staged
         return with_properties(staged, {STAGED_SCHEMA_PROPERTY: final})
-
-
-def _key_names(target: Target, prefix: str) -> list[list[tuple[str, str]]]:
-    """Of each key column: the fold's column and the table's field, and those of the exact texts, if any."""
-    keys = []
-    for i, column in target.keys:
-        names = [(f"{prefix}{i}", column.lake_name)]
-        if column.exact_name in target.companions:
-            names.append((f"x{prefix}{i}", column.exact_name))
-        keys.append(names)
-    return keys
-
-
-def _column(rows: pa.Table, name: str, kind: pa.DataType) -> pa.Array:
-    if name not in rows.column_names:
-        return nulls(rows.num_rows, kind)
-    return one_array(rows[name], kind)
-
-
-def _counts(lookup: pa.Table, places: Places) -> pa.Table:
-    """How many rows the lake has of each code that is looked up, as `SegmentFold.fold` takes it."""
-    present = np.flatnonzero(places.file >= 0)
-    return pa.table(
-        {"code": lookup["code"].take(pa.array(present)), "held": pa.array(np.ones(len(present), np.int64))}
-    )
 
 
 def _nothing(rows: int) -> Old:

@@ -74,7 +74,7 @@ class Traveller:
     points: list[tuple[int, dict[str, int], Held]] = field(default_factory=list)
     lineage: dict[tuple[str, int], dict[Any, tuple[bool | None, bool]]] = field(default_factory=dict)
     staged_directly: int = 0
-    logged_directly: bool = False
+    derived_directly: bool = False
 
     def __post_init__(self) -> None:
         self._folder = self.services.folder / f"{self.database.name}_{self.number}"
@@ -202,8 +202,8 @@ class Traveller:
                 metadata = self.metadata(name)
                 for each in faults(self.files, metadata):
                     self._say(name, each)
-                if name.endswith("__changes"):
-                    self.logged_directly |= any(
+                if name != table:
+                    self.derived_directly |= any(
                         "spark.app.id" not in s["summary"] for s in metadata["snapshots"]
                     )
         if self.number % 3 == 0:

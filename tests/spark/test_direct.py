@@ -61,6 +61,7 @@ VALUES = {
 }
 
 TRANSACTIONS_OF = HandBatch.transaction_table
+ALWAYS, NEVER = choice.ALWAYS, choice.NEVER
 
 
 @contextmanager
@@ -85,10 +86,11 @@ class Two:
         for lab in self.labs.values():
             lab.init({table: rows}, modes={f"public.{table.table}": modes})
 
-    def sync(self, *changes: Change, choice: OnConflict = "apply") -> dict[str, int]:
+    def sync(self, *changes: Change, choice: OnConflict = "apply", mode: str = ALWAYS) -> dict[str, int]:
+        """``mode``: of the lake that is not for the MERGE."""
         conflicts = []
-        for mode, lab in self.labs.items():
-            with staged_by(mode):
+        for lab, how in zip(self.labs.values(), (mode, NEVER), strict=True):
+            with staged_by(how):
                 conflicts.append(lab.conflicts(*changes, choice=choice))
         assert conflicts[0] == conflicts[1]
         return conflicts[0]
@@ -106,6 +108,14 @@ class Two:
         direct, merged = ([row[0] for row in lab.session.sql(query).collect()] for lab in self.labs.values())
         assert direct == merged
         return direct
+
+    def versions(self, table: str) -> list[str]:
+        """All versions of the history, each as JSON."""
+        began = "CASE WHEN valid_from_lsn > 4096 THEN valid_from_time END AS began"  # not that of the copy
+        query = f"SELECT to_json(struct(* EXCEPT (valid_from_time), {began})) FROM lake.shop.{table}__history"
+        found = [sorted(row[0] for row in lab.session.sql(query).collect()) for lab in self.labs.values()]
+        assert found[0] == found[1]
+        return found[0]
 
     def numbers(self, table: Any) -> list[dict[Any, tuple[int, int]]]:
         """Of both lakes: for each key the number of its row, and of the snapshot that changed it last."""
@@ -236,8 +246,7 @@ def test_a_row_that_changes_again_and_again_opens_no_more_files(two: Two) -> Non
     assert lab.session.sql("SELECT note FROM lake.shop.orders WHERE id = 1").collect() == [("3",)]
 
 
-@pytest.mark.parametrize("slice_bytes", [1 << 30, 2_000])
-@pytest.mark.parametrize("rows_are", ["large", "small"])
+@pytest.mark.parametrize(("rows_are", "slice_bytes"), [("large", 2_000), ("small", 1 << 30)])
 def test_a_change_log_has_the_same_rows(
     two: Two, rows_are: str, slice_bytes: int, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,6 +283,60 @@ def test_a_change_log_has_the_same_rows(
     assert len(manifests) <= 4, "short ones became one"
 
 
+@pytest.mark.parametrize(("rows_are", "slice_bytes"), [("large", 2_000), ("small", 1 << 30)])
+@pytest.mark.parametrize("has_key", [True, False])
+def test_a_history_has_the_same_versions(
+    two: Two, rows_are: str, slice_bytes: int, has_key: bool, request: pytest.FixtureRequest
+) -> None:
+    if rows_are == "large":
+        request.getfixturevalue("rows_are_large")
+    lab = two.labs[choice.ALWAYS]
+    lab.lake = replace(lab.lake, slice_bytes=slice_bytes)
+    named = (["k"], "d") if has_key else ([], "f")
+    table = relation("all", *named, k="numeric(38,0)", **NAMES_OF_BAG, n="numeric")
+    values = {name: [None, *VALUES[kind]] for name, kind in {**NAMES_OF_BAG, "n": "numeric"}.items()}
+    rng, rows = random.Random(slice_bytes), dict[str, Row]()
+
+    def row(key: str) -> Row:
+        return {"k": key, **{name: rng.choice(some) for name, some in values.items()}}
+
+    def changed(key: str) -> Change:
+        """A change of the row with a key: any that the source could send."""
+        before = rows.pop(key, None)
+        if before is None:
+            rows[key] = row(key)
+            return insert(table, **rows[key])
+        old = {"k": key} if has_key else before
+        if rng.random() < 0.3:
+            return delete(table, **old)
+        free = [each for each in KEYS if each not in rows]
+        moved = rng.choice(free) if rng.random() < 0.4 else key
+        after = {**row(moved)} | {name: before[name] for name in ("t", "m") if rng.random() < 0.5}
+        rows[moved] = after
+        unsent = {name: UNCHANGED for name in ("t", "m") if after[name] == before[name]} if has_key else {}
+        return update(table, old if moved != key or not has_key else None, **{**after, **unsent})
+
+    rows |= {key: row(key) for key in KEYS[:3]}
+    rows[KEYS[0]] = {**rows[KEYS[0]], "m": "NaN", "n": "NaN", "at": "infinity"}
+    twins = [] if has_key else [*rows.values()]
+    two.init(table, [*rows.values(), *twins], "history")
+    for _ in range(3):
+        changes = [changed(rng.choice(KEYS)) for _ in range(10)]
+        two.sync(*(each for i, one in enumerate(changes) for each in ((COMMIT, one) if i % 2 else (one,))))
+        versions, open_versions = two.versions("all"), len(rows) + len(twins)
+        assert sum('"is_open":true' in version for version in versions) == open_versions
+    assert "spark.app.id" not in head(lab, "all__history")
+    two.sync(truncate(table), insert(table, **row(KEYS[0])), mode=choice.USUALLY)
+    assert sum('"is_open":true' in version for version in two.versions("all")) == 1
+    numbers = lab.session.sql(
+        "SELECT count(*), count(DISTINCT _row_id) FROM lake.shop.all__history"
+    ).collect()
+    assert numbers[0][0] == numbers[0][1]
+
+
+KEYS = ["-" + "9" * 38, "-1", "0", "7", "9" * 38]
+
+
 def _over_days(batch: HandBatch) -> pa.Table:
     """Each transaction a day after the one before."""
     table = TRANSACTIONS_OF(batch)
@@ -307,10 +370,11 @@ def test_the_clock_was_set_back(two: Two, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_rows_without_a_key_are_appended(two: Two) -> None:
-    two.init(EVENTS, [{"what": "a", "at": "infinity"}])
+    two.init(EVENTS, [{"what": "a", "at": "infinity"}], "history", "append")
     two.sync(*(insert(EVENTS, what=what, at="2024-05-01 10:00:00+00") for what in "aab"))
     assert [row[0] for row in two.rows("events")] == ["a", "a", "a", "b"]
     assert head(two.labs[choice.ALWAYS], "events")["operation"] == "append"
+    assert (len(two.versions("events")), len(two.logged("events"))) == (4, 3)
 
 
 def test_what_is_for_spark(two: Two) -> None:
