@@ -27,6 +27,7 @@ import pytest
 import yaml
 from cryptography.fernet import Fernet
 
+from slotlake import VERSION
 from slotlake.infra.launch.certificates import system_bundle
 from slotlake.infra.launch.folders import home
 from slotlake.infra.local.airflow_client import AirflowClient
@@ -224,6 +225,45 @@ def test_the_image_fetches_and_compiles_nothing_and_runs_as_it_says(built: Built
     state = _opened(tmp_path, built)
     code, said = built.run(*words, state=state, variables={}, entrypoint=("tini", "--"))
     assert code == 0, said[-3000:]
+
+
+@pytest.mark.skipif(not shutil.which("docker-registry"), reason="docker-registry is not here")
+def test_the_image_goes_to_a_registry_and_comes_back(built: Built, tmp_path: Path) -> None:
+    """As the release pushes it: by version and kind."""
+    with _registry(tmp_path) as address:
+        kind = built.name.rpartition("-")[2]
+        there = f"docker://{address}/slotlake:v{VERSION}-{kind}"
+        run("buildah", "push", "--tls-verify=false", built.name, there, seconds_max=900)
+        pulled = run("buildah", "pull", "--quiet", "--tls-verify=false", there, seconds_max=900).strip()
+        ours, theirs = (
+            json.loads(run("buildah", "inspect", "--type", "image", name)) for name in (built.name, pulled)
+        )
+        run("buildah", "rmi", there.removeprefix("docker://"))
+        assert theirs["OCIv1"] == ours["OCIv1"]
+        assert list((tmp_path / "images").rglob("blobs"))
+
+
+@contextmanager
+def _registry(folder: Path) -> Iterator[str]:
+    """A registry of images, and its address."""
+    address = f"127.0.0.1:{free_port()}"
+    settings = {
+        "version": 0.1,
+        "storage": {"filesystem": {"rootdirectory": str(folder / "images")}},
+        "http": {"addr": address},
+    }
+    file = folder / "registry.yml"
+    file.write_text(yaml.safe_dump(settings))
+    process = subprocess.Popen(["docker-registry", "serve", file], stderr=subprocess.DEVNULL)
+    try:
+        give_up = time.monotonic() + 30
+        while socket.socket().connect_ex((address.split(":", maxsplit=1)[0], int(address.split(":")[1]))):
+            assert time.monotonic() < give_up, "the registry did not come"
+            time.sleep(0.1)
+        yield address
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_the_image_of_airflow_has_what_its_chart_and_its_executors_ask_for(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,6 +60,42 @@ def test_a_tag_that_fits_nothing_is_not_built(tag: str, words: str) -> None:
     done = subprocess.run([ROOT / ".ci" / "release", tag], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert words in done.stderr
+
+
+@pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="ssh-keygen is not here")
+@pytest.mark.parametrize("signed_by", ["nobody", "somebody", "one of us"])
+def test_a_tag_is_signed_by_one_of_us(tmp_path: Path, signed_by: str) -> None:
+    """In a clone with the day of the release; what is built after the signature is not built here."""
+    keys = tmp_path / "ours", tmp_path / "theirs"
+    for key in keys:
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+    clone, tag = tmp_path / "clone", f"v{VERSION}"
+    for name in (".ci", "src/slotlake/__init__.py", "CHANGELOG.md"):
+        (clone / name).parent.mkdir(parents=True, exist_ok=True)
+        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, clone / name)
+    log = clone / "CHANGELOG.md"
+    log.write_text(log.read_text().replace(f"## {VERSION} (unreleased)", f"## {VERSION} (2026-12-01)"))
+    ours = keys[0].with_suffix(".pub").read_text()
+    (clone / ".ci" / "allowed_signers").write_text(f'us@example.org namespaces="git" {ours}')
+    release = clone / ".ci" / "release"
+    release.write_text(release.read_text().partition("rm -rf build dist")[0] + "echo built\n")
+
+    def git(*words: str) -> None:
+        own = ["-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "gpg.format=ssh"]
+        key = keys[signed_by == "somebody"]
+        subprocess.run(["git", *own, "-c", f"user.signingKey={key}", *words], cwd=clone, check=True)
+
+    git("init", "-q")
+    git("add", "-A")
+    git("commit", "-qm", "release")
+    git("tag", "-a" if signed_by == "nobody" else "-s", tag, "-m", tag)
+    environment = {name: value for name, value in os.environ.items() if name != "CI"}
+    done = subprocess.run([release, tag], capture_output=True, text=True, check=False, env=environment)
+    if signed_by == "one of us":
+        assert (done.returncode, done.stdout) == (0, "built\n"), done.stderr
+    else:
+        assert done.returncode == 1
+        assert "has no signature of somebody in .ci/allowed_signers" in done.stderr
 
 
 def test_what_is_published_is_what_was_built_and_by_whom_only() -> None:
