@@ -16,7 +16,6 @@ from slotlake.spark.direct.unsuitable import UnsuitableError
 from slotlake.spark.history.modes import MirrorChanges, missing_fields
 from slotlake.spark.merge.fields import field_changes
 from slotlake.spark.merge.run import Work
-from slotlake.spark.publish.swap import steps_staged
 from slotlake.spark.tables.layout import default_spec
 from slotlake.spark.tables.manifests import FORMATS
 from slotlake.spark.tables.metadata import Metadata, head, summary
@@ -84,7 +83,6 @@ def require_suitable_derived(work: Work, kind: str, changes: MirrorChanges) -> N
     _require_none(
         (kind == "history" and _files(metadata) > FILES_MAX, "the table has many files"),
         (bool(missing), "the table gets other fields"),
-        (steps_staged(metadata) > 0, "something is staged already"),
     )
 
 

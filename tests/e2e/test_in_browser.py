@@ -106,10 +106,10 @@ def test_the_page_follows_airflows_theme_and_reads_itself_again(
         assert browser.value(back) != light
         browser.click("label", "week")
         noted(file, state="slot missing", now=time.time())
-        browser.wait_text("✕ slot missing", seconds_max=30)
+        browser.wait_text("✕ slot missing", seconds_max=90)
         assert browser.value("document.querySelector('input:checked').id") == "shop-week"
         answers["state"] = 500
-        browser.wait_text("The server does not answer", seconds_max=30)
+        browser.wait_text("The server does not answer", seconds_max=90)
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,8 @@ import pytest
 from slotlake.decoder.errors import ApplyError, LakeError
 from slotlake.spark.catalog.base import load_one
 from slotlake.spark.catalog.open import open_catalog
+from slotlake.spark.direct import change_log, choice, history
+from slotlake.spark.direct import stage as direct_stage
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.merge import slices as merge_slices
 from slotlake.spark.names import LakeName
@@ -135,13 +137,16 @@ def _points(lab: Lab) -> list[int]:
     return points
 
 
-def test_killed_between_slices(labs: tuple[Lab, Lab], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("place", [direct_stage, change_log, history, merge_slices])
+def test_killed_between_slices(labs: tuple[Lab, Lab], place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slices of the mirror or of a derived table, without Spark and with it."""
     _, lab = labs
+    monkeypatch.setenv(choice.SWITCH, choice.NEVER if place is merge_slices else choice.ALWAYS)
     batch = lab.batch(*(insert(KEYED, id=str(i), v="new", n="1") for i in range(10, 30)))
     before = lab.rows("keyed")
     reached: list[str] = []
     with monkeypatch.context() as patched:
-        patched.setattr(merge_slices, "reach", lambda name: _third(reached, name))
+        patched.setattr(place, "reach", lambda name: _third(reached, name))
         with pytest.raises(KeyboardInterrupt):
             lab.apply(batch)
     with pytest.raises(LakeError, match="is not staged"):
