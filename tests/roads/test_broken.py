@@ -16,7 +16,7 @@ from slotlake.decoder.copy import parts
 from slotlake.infra.local.postgres import EmbeddedPostgres
 from slotlake.spark.catalog.rest import published as rest_published
 from slotlake.spark.copy import files
-from slotlake.spark.direct import positions, snapshot, stage
+from slotlake.spark.direct import change_log, history, positions, snapshot, stage
 from slotlake.spark.fold import slices
 from slotlake.spark.history import changes_table
 from slotlake.spark.history import fold as history_fold
@@ -109,6 +109,14 @@ BREAKS: dict[str, Break] = {
     "unchanged values are NULL": Break(
         _replaced(changes_table, "_unchanged", lambda _: lambda merged, columns: pa.nulls(len(merged.op), pa.list_(pa.string()))),
         ["k_num18", "k_uuid", "k_num3810"], {"mode": "append"},
+    ),
+    "a version that ends holds on": Break(
+        _replaced(history, "Change", lambda right: lambda rows, deleted, removed=(): right(rows, {}, removed)),
+        ["k_num18", "k_uuid"], {"mode": "history"},
+    ),
+    "what was before is what is now": Break(
+        _replaced(change_log, "image_sources", lambda right: lambda schema, image: right(schema, "new")),
+        ["k_num18", "full_key", "k_uuid"], {"mode": "append"},
     ),
     "a server hears of the last snapshot's rows only": Break(
         _replaced(rest_published, "_snapshot", lambda right: lambda metadata, server=None: _as_it_is(metadata, right(metadata, server))),
