@@ -237,7 +237,7 @@ def _page(folder: Path, process: subprocess.Popen[bytes]) -> str:
     note = folder / "DevToolsActivePort"
     give_up = time.monotonic() + _SECONDS_MAX
     while time.monotonic() < give_up and process.poll() is None:
-        with contextlib.suppress(OSError, ValueError, StopIteration):
+        with contextlib.suppress(OSError, ValueError, IndexError, StopIteration):  # it may be empty yet
             port = int(note.read_text().split()[0])
             opened = build_opener(ProxyHandler({})).open(f"http://127.0.0.1:{port}/json/list", timeout=10)
             pages = json.loads(opened.read())
