@@ -131,7 +131,7 @@ class _Segment:
     def _place_by_key(self, lookup: pa.Table, transactions: pa.Table) -> tuple[Versions, Target, _Placed]:
         if not lookup.num_rows:
             versions = self._versions(None, transactions)
-            target, nowhere = self._target(versions), _nowhere(versions.rows.num_rows)
+            target, nowhere = self._target(versions), Places.nowhere(versions.rows.num_rows)
             return versions, target, _Placed(0, nowhere.take(np.empty(0, np.int64)), nowhere)
         looking = self._target(self._fold.without_versions(lookup))
         key = key_columns(looking, self._fields, looking.fold.rows)
@@ -149,7 +149,7 @@ class _Segment:
         versions = self._versions(pa.table({"code": lookup["code"], "held": counts}), transactions)
         target, rows = self._target(versions), versions.rows
         ended = self._oldest(rows.slice(0, versions.closes), lookup["code"], matches)
-        return versions, target, _Placed(versions.closes, ended, _nowhere(rows.num_rows))
+        return versions, target, _Placed(versions.closes, ended, Places.nowhere(rows.num_rows))
 
     def _versions(self, open_counts: pa.Table | None, transactions: pa.Table) -> Versions:
         return self._fold.versions(open_counts, transactions, skip=self._choice == "skip")
@@ -167,14 +167,18 @@ class _Segment:
     def _oldest(self, closes: pa.Table, codes: pa.ChunkedArray, matches: Matches) -> Places:
         """Where the rows stand that end: of those that are alike, the oldest first."""
         places = Places(matches.files, matches.file, matches.position)
-        field = self._fields["valid_from_lsn"]
-        began = stored_values(self._reading, places, {field_id(field): field.type})[field_id(field)]
         by_name = np.empty(len(matches.files), np.int64)
         by_name[np.argsort(np.array(matches.files, object))] = np.arange(len(matches.files))
-        order = np.lexsort((matches.position, by_name[matches.file], began.to_numpy(), matches.index))
+        order = np.lexsort((matches.position, by_name[matches.file], self._began(places), matches.index))
         first = np.searchsorted(matches.index[order], np.arange(len(codes)))
         index = pc.index_in(closes["code"], codes.combine_chunks()).to_numpy()
         return places.take(order[first[index] + closes["number"].to_numpy() - 1])
+
+    def _began(self, places: Places) -> _Numbers:
+        """The positions at which versions began."""
+        field = self._fields["valid_from_lsn"]
+        began = stored_values(self._reading, places, {field_id(field): field.type})[field_id(field)]
+        return np.asarray(began.to_numpy(), np.int64)
 
     def _remain(self, ended: Places) -> bool:
         """Whether versions hold that no row of the fold ends."""
@@ -183,10 +187,8 @@ class _Segment:
     def _commit(self, target: Target, placed: _Placed, *, continued: bool, whole: bool) -> None:
         written = np.arange(target.fold.rows.num_rows)
         if continued and placed.closes:  # begun and ended by one transaction: nobody ever saw it
-            field = self._fields["valid_from_lsn"]
-            began = stored_values(self._reading, placed.ended, {field_id(field): field.type})[field_id(field)]
             ends = target.fold.rows["to_lsn"].slice(0, placed.closes).to_numpy()
-            written = np.delete(written, np.flatnonzero(began.to_numpy() == ends))
+            written = np.delete(written, np.flatnonzero(self._began(placed.ended) == ends))
         gone = {file: placed.ended.position[some] for file, some in placed.ended.by_file()}
         deleted = {file: merged(self._reading.deleted(file), some) for file, some in gone.items()}
         _stage(self._work, Change(self._pieces(target, placed, written), deleted), self._live, whole=whole)
@@ -263,10 +265,6 @@ class _Placed:
             np.concatenate([ended.file, nothing]),
             np.concatenate([ended.position, nothing]),
         )
-
-
-def _nowhere(rows: int) -> Places:
-    return Places((), np.full(rows, -1, np.int64), np.full(rows, -1, np.int64))
 
 
 def _open_files(metadata: Metadata, live: Live) -> dict[str, LiveFile]:

@@ -67,6 +67,11 @@ class Places:
     file: _Numbers
     position: Positions
 
+    @classmethod
+    def nowhere(cls, rows: int) -> Places:
+        """So many rows that stand nowhere."""
+        return cls((), np.full(rows, -1, np.int64), np.full(rows, -1, np.int64))
+
     def take(self, indices: _Numbers) -> Places:
         """Return the places of these; nowhere for index -1."""
         absent = indices < 0

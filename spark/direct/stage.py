@@ -235,5 +235,5 @@ class _Staging:
 
 
 def _nothing(rows: int) -> Old:
-    nowhere = Places((), np.full(rows, -1, np.int64), np.full(rows, -1, np.int64))
+    nowhere = Places.nowhere(rows)
     return Old(nowhere, nowhere)

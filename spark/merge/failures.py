@@ -50,10 +50,10 @@ def explained(table: Loaded) -> Iterator[None]:
             lake_files.look_at(table.location)  # Spark may say of a store that fails: there is no such table
         if any(words in str(error) for words in _OLDER_THAN_THE_LAST):
             raise LakeError(
-                "Spark could not change the table: by its clock, the last change is of the future",
+                "Spark could not change the table: its last change is later than the time by Spark's clock",
                 where=f"table {table.name}",
-                way_out="correct the clocks of this machine and of Spark's; if the one that made the last "
-                "change was ahead, it works when they have come there. Nothing was published",
+                way_out="correct the clocks of this machine and of Spark's; if the clock of the last change "
+                "was ahead, wait until that time. Nothing was published",
             ) from error
         raise _failed(LakeError, table, reason(error)) from error
 

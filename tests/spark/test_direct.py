@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pytest
 
 from slotlake.decoder.errors import ApplyError, LakeError
-from slotlake.spark.catalog.base import load_one
+from slotlake.spark.catalog.base import Catalog, load_one
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.direct import choice, reading, snapshot
 from slotlake.spark.direct import rows as direct_rows
@@ -356,6 +356,10 @@ def test_the_clock_was_set_back(two: Two, monkeypatch: pytest.MonkeyPatch) -> No
 
     two.init(ORDERS, [order(1), order(2)], "append")
     sync_ahead("ahead")
+    with monkeypatch.context() as patch, staged_by(choice.NEVER):
+        patch.setattr(Catalog, "in_present", lambda _, metadata: metadata)  # as where a server writes it
+        with pytest.raises(LakeError, match="later than the time by Spark's clock"):
+            lab.apply(lab.batch(update(ORDERS, **order(2, "right"))))
     with staged_by(choice.NEVER):
         lab.sync(update(ORDERS, **order(2, "right")))
     assert "spark.app.id" in head(lab, "orders")
